@@ -31,6 +31,7 @@ from towernmt.interop.foreign_vocabularies import (
     vocabulary_lines,
 )
 from towernmt.interop.marian_files import (
+    DECODER,
     FEED_FORWARDS,
     INPUT_SCALE_SUFFIX,
     MODEL_OPTIONS,
@@ -69,23 +70,44 @@ def settings_from_marian(options: Mapping[str, Any], origin: str, **tables: Any)
         attention_biases=True, start="zero", **tables)
 
 
-def marian_search_settings(decoder: Mapping[str, Any]) -> SearchSettings:
-    """Return the search settings of `decoder.yml`; towernmt's defaults for missing options.
+_SEARCH_DEFAULTS: Mapping[str, float] = {
+    "beam-size": 12, "normalize": 0.0, "word-penalty": 0.0, "max-length-factor": 3.0}
+"""The defaults of marian-decoder (`addOptionsTranslation` in its config_parser.cpp)."""
 
-    Marian divides a log-probability by the length raised to the power of `normalize`.
+
+def marian_search(decoder: Mapping[str, Any]) -> tuple[SearchSettings, tuple[str, ...]]:
+    """Return the search settings of `decoder.yml`, and a sentence for each option that the run does not contain.
+
+    Marian divides a log-probability, from which it subtracts `word-penalty` for each token, by the length raised to the
+    power of `normalize`. A missing option, or one that the run cannot contain, has Marian's default.
+
+    Args:
+        decoder: options in `decoder.yml`; empty if the file is missing, for the defaults of towernmt.
     """
-    settings: dict[str, Any] = {}
-    beam, alpha, penalty, length_factor = (decoder.get(name) for name in (
-        "beam-size", "normalize", "word-penalty", "max-length-factor"))
-    if isinstance(beam, int) and beam >= 1:
-        settings["beam_size"] = beam
-    if isinstance(alpha, (int, float)) and alpha >= 0:
-        settings |= {"length_normalization": "average", "length_penalty": float(alpha)}
-    if isinstance(penalty, (int, float)) and penalty <= 0:
-        settings["word_reward"] = -float(penalty) or 0.0
-    if isinstance(length_factor, (int, float)) and length_factor > 0:
-        settings |= {"max_length_factor": float(length_factor), "max_length_constant": 0}
-    return SearchSettings(**settings)
+    if not decoder:
+        return SearchSettings(), ()
+    options, notes = dict(_SEARCH_DEFAULTS), list[str]()
+    for name, (kind, is_expressible, requirement) in _SEARCH_OPTIONS.items():
+        value = decoder.get(name)
+        if isinstance(value, kind) and is_expressible(value):
+            options[name] = value
+        elif value is not None:
+            notes.append(f"The run does not contain {name}={value} of {DECODER}, because {requirement}: it searches "
+                         f"with {name}={_SEARCH_DEFAULTS[name]:g}.")
+    return SearchSettings(
+        beam_size=int(options["beam-size"]), length_normalization="average", length_penalty=float(options["normalize"]),
+        word_reward=-float(options["word-penalty"]) or 0.0, max_length_factor=float(options["max-length-factor"]),
+        max_length_constant=0), tuple(notes)
+
+
+_SEARCH_OPTIONS: Mapping[str, tuple[tuple[type[int] | type[float], ...], Callable[[Any], bool], str]] = {
+    "beam-size": ((int,), lambda beam: beam >= 1, "search.beam_size must be an integer of at least 1"),
+    "normalize": ((int, float), lambda alpha: alpha >= 0, "search.length_penalty must be a number of at least 0"),
+    "word-penalty": ((int, float), lambda penalty: penalty <= 0,
+                     "search.word_reward, its opposite, must be a number of at least 0"),
+    "max-length-factor": ((int, float), lambda factor: factor > 0, "search.max_length_factor must be a number above 0"),
+}
+"""The type of each option of the search, the values that towernmt can express, and their description."""
 
 
 def unsupported_marian_options(options: Mapping[str, Any]) -> str:
@@ -337,8 +359,9 @@ def read_marian(request: ImportRequest) -> ForeignModel:
     settings = settings_from_marian(options, str(files.model), tie_embeddings=tie, source_vocab_size=source.size,
                                     target_vocab_size=target.size)
     weights = transformer_weights(parameters, settings, _tables(parameters, settings, *tables), _layer, _norm)
-    return ForeignModel(f"marian {files.model.name}", settings, weights, source, target,
-                        marian_search_settings(files.decoder), files.copied_files, () if pieces else (WORDS_NOTE,))
+    search, search_notes = marian_search(files.decoder)
+    return ForeignModel(f"marian {files.model.name}", settings, weights, source, target, search, files.copied_files,
+                        (*(() if pieces else (WORDS_NOTE,)), *search_notes))
 
 
 def _open(file: Path) -> tuple[ForeignParameters, Mapping[str, Any]]:

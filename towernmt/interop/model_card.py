@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from towernmt.checkpoint.checkpoint_files import STATE
+from towernmt.checkpoint.checkpoint_files import STATE, CheckpointState
 from towernmt.checkpoint.package_reader import SHORTLIST
 from towernmt.checkpoint.records import MADE_FROM, MADE_WITH, read_average_record
 from towernmt.checkpoint.saved_run import SavedRun
@@ -217,10 +217,24 @@ def trained_with(run: SavedRun) -> dict[str, str]:
             if key.startswith(f"{MADE_WITH}.")}
 
 
-def validation_scores(run: SavedRun, checkpoint: Path, step: int) -> list[dict[str, Any]]:
-    """Return BLEU and chrF of a checkpoint's validation during training; an empty list if it was not validated."""
-    record = read_average_record(run.averaged) if checkpoint.parent == run.averaged else None
-    figures = _recorded_figures(run, step) if record is None or record.kept is None else record.kept.scores
+def validation_scores(run: SavedRun, checkpoint: Path, state: CheckpointState | None) -> list[dict[str, Any]]:
+    """Return BLEU and chrF of a checkpoint's validation during training; an empty list if it was not validated.
+
+    Of averages, training validates only the one in `averaged/`.
+
+    Args:
+        run: the run.
+        checkpoint: directory of the checkpoint.
+        state: state of the checkpoint; None if another program wrote it.
+    """
+    if state is None:
+        return []
+    step = state.step
+    if checkpoint.resolve().parent == run.averaged.resolve():
+        record = read_average_record(run.averaged)
+        figures = record.kept.scores if record and record.kept and record.kept.step == step else {}
+    else:
+        figures = {} if state.mean_of else _recorded_figures(run, step)
     signature = _logged_signature(run, step)
     signature_entry = {"signature": signature} if signature else {}
     metrics: list[tuple[str, str, dict[str, str]]] = [

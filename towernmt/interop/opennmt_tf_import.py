@@ -40,14 +40,14 @@ class OpenNMTFiles:
         vocabularies: lists of source and target words.
         pieces: SentencePiece models of source and target; None for text that is already divided.
         source_end: whether the encoder reads `</s>` after the source.
-        beam: beam size of the search; None if the configuration does not contain it.
+        params: `params` of the configuration, which contains the search settings; None without a configuration.
     """
 
     checkpoint: Path
     vocabularies: tuple[Path, Path]
     pieces: tuple[Path, Path] | None
     source_end: bool
-    beam: int | None
+    params: Mapping[str, Any] | None
 
 
 def find_opennmt_tf_files(request: ImportRequest) -> OpenNMTFiles:
@@ -62,7 +62,8 @@ def find_opennmt_tf_files(request: ImportRequest) -> OpenNMTFiles:
     """
     path = request.path
     config: Mapping[str, Any] = {}
-    if path.suffix in (".yml", ".yaml"):
+    has_config = path.suffix in (".yml", ".yaml")
+    if has_config:
         config, path = _read(path), path.parent
         path = _find(request.path, [path], config["model_dir"], "model_dir") if config.get("model_dir") else path
     data = _mapping(request.path, config, "data")
@@ -73,10 +74,9 @@ def find_opennmt_tf_files(request: ImportRequest) -> OpenNMTFiles:
                             "model, or --vocabularies SOURCE TARGET.")
     vocabularies = request.vocabularies or tuple(_find(request.path, folders, name, f"the vocabulary {name}")
                                                  for name in names)
-    beam = _mapping(request.path, config, "params").get("beam_width")
+    params = _mapping(request.path, config, "params") if has_config else None
     return OpenNMTFiles(checkpoint_prefix(path, "OpenNMT-tf"), (vocabularies[0], vocabularies[1]),
-                        request.pieces or _pieces(request.path, folders, data), _source_end(request.path, data),
-                        beam if isinstance(beam, int) and beam > 0 else None)
+                        request.pieces or _pieces(request.path, folders, data), _source_end(request.path, data), params)
 
 
 def _read(file: Path) -> Mapping[str, Any]:
@@ -129,6 +129,52 @@ def _source_end(origin: Path, data: Mapping[str, Any]) -> bool:
         raise SettingsError(f"{origin}: target_sequence_controls leaves out <s> or </s>, which decoders of towernmt "
                             "need: the model cannot be imported.")
     return bool(source.get("end", False))
+
+
+_SEARCH_SETTINGS: Mapping[str, tuple[str, type[int] | type[float], int]] = {
+    "beam_width": ("beam_size", int, 1),
+    "length_penalty": ("length_penalty", float, 0),
+    "minimum_decoding_length": ("min_length", int, 0),
+    "maximum_decoding_length": ("max_length_constant", int, 1),
+}
+"""The setting of towernmt for a search setting of OpenNMT-tf, its type and its minimum."""
+_SEARCH_NOTES: Mapping[str, tuple[Any, str]] = {
+    "coverage_penalty": (0, "OpenNMT-tf computes it from one attention head, and towernmt from the mean of all heads: "
+                            "pass --coverage-penalty {value} for a similar search"),
+    "sampling_topk": (1, "the search of the run uses a beam: pass --sample --top-k {value} for samples"),
+    "decoding_noise": ([], "translations of towernmt have no noise"),
+    "replace_unknown_target": (False, "it is not a setting of a run: pass --replace-unknown to translate"),
+}
+"""Search settings that the run cannot contain: the value without an effect, and the reason with the alternative."""
+
+
+def opennmt_tf_search(params: Mapping[str, Any] | None) -> tuple[SearchSettings, tuple[str, ...]]:
+    """Return the search settings of a configuration, and a sentence for each one that the run does not contain.
+
+    The divisor of OpenNMT-tf's length penalty is that of `length_normalization=gnmt`. A missing length penalty or
+    minimum length gets OpenNMT-tf's default. A missing beam size gets towernmt's default, because `--auto_config` of
+    OpenNMT-tf sets it, too, and so does a missing maximum length, because OpenNMT-tf's does not depend on the source.
+
+    Args:
+        params: `params` of the configuration; None without a configuration, for the defaults of towernmt.
+    """
+    if params is None:
+        return SearchSettings(), ()
+    settings: dict[str, Any] = {"length_penalty": 0.0}
+    notes = [f"The run does not contain {name}={value} of the configuration, because {reason.format(value=value)}."
+             for name, (off, reason) in _SEARCH_NOTES.items() if (value := params.get(name)) not in (None, off)]
+    for name, (setting, kind, least) in _SEARCH_SETTINGS.items():
+        value = params.get(name)
+        if value is None:
+            continue
+        if isinstance(value, (int, kind)) and not isinstance(value, bool) and value >= least:
+            settings[setting] = kind(value)
+        else:
+            notes.append(f"The run does not contain {name}={value} of the configuration, because search.{setting} must "
+                         f"be {'an integer' if kind is int else 'a number'} of at least {least}.")
+    if "max_length_constant" in settings:
+        settings["max_length_factor"] = 0.0
+    return SearchSettings(**settings), tuple(notes)
 
 
 SOURCE, TARGET = "examples_inputter/features_inputter/embedding", "examples_inputter/labels_inputter/embedding"
@@ -217,8 +263,8 @@ def read_opennmt_tf(request: ImportRequest) -> ForeignModel:
     source, target, tables = vocabularies_of(files.pieces, tables, s.tie_embeddings == "all")
     s = replace(s, source_vocab_size=source.size, target_vocab_size=target.size, source_end=files.source_end)
     weights = transformer_weights(parameters, s, _tables(parameters, s, *tables), _layer, _norm)
-    notes = (_RELU_NOTE,) if files.pieces else (_RELU_NOTE, WORDS_NOTE)
-    search = SearchSettings(beam_size=files.beam) if files.beam else SearchSettings()
+    search, search_notes = opennmt_tf_search(files.params)
+    notes = (_RELU_NOTE, *(() if files.pieces else (WORDS_NOTE,)), *search_notes)
     return ForeignModel(f"opennmt-tf {files.checkpoint.name}", s, weights, source, target, search, notes=notes)
 
 

@@ -30,6 +30,7 @@ from towernmt.interop.model_card import (
 )
 from towernmt.interop.package_archive import PackageContents, run_members, weight_members
 from towernmt.interop.package_evaluation import evaluate_package, read_test_set
+from towernmt.predict.search.search_settings import SearchSettings
 from towernmt.predict.trained_model import TrainedModel
 
 
@@ -95,7 +96,7 @@ def package_run(trained: TrainedModel, output: str | Path, text: CardText,
             contents.write(trial, make_card(text, facts))
             facts |= evaluate_package(trial, trained, contents, tests, (text.pair() or ("", ""))[1], options.int8)
         facts["scores"] += [{**score, "of": "the training's record (float32, before packing)"}
-                            for score in validation_scores(trained.run, checkpoint, contents.manifest.step)]
+                            for score in _validation_scores(trained, checkpoint)]
         facts["exports"] = [dataclasses.asdict(export) for export in contents.manifest.exports]
         card = make_card(text, facts)
         contents.write(path, card)
@@ -129,6 +130,14 @@ def _collect_contents(trained: TrainedModel, settings: dict[str, Any], precision
         precision=precision, averaged=trained.uses_averages, weights=weights, members={},
         vocabulary=vocabulary_fingerprint(trained.run.vocabulary))
     return PackageContents(manifest, {**run_members(trained.run, settings), **files})
+
+
+def _validation_scores(trained: TrainedModel, checkpoint: Path) -> list[dict[str, Any]]:
+    """Return the scores that training recorded for the packed weights, the moving averages or the last update."""
+    validated_averages = trained.has_averages and trained.run.group("search", SearchSettings()).averaged
+    if trained.uses_averages != validated_averages:
+        return []
+    return validation_scores(trained.run, checkpoint, trained.state)
 
 
 def _model(trained: TrainedModel, manifest: PackageManifest) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from towernmt.interop.int8_measurement import (
     mean_reference_log_prob,
 )
 from towernmt.interop.package_archive import PackageContents
-from towernmt.predict.line_translator import LineTranslator
+from towernmt.predict.line_translator import LineTranslator, languages_of
 from towernmt.predict.lines.text_io import read_text
 from towernmt.predict.scorer import Scorer
 from towernmt.predict.search.search_settings import GRAPH, SearchSettings
@@ -107,7 +107,8 @@ def evaluate_package(package: Path, trained: TrainedModel, contents: PackageCont
     translations = [translator.translate(test.source) for test in tests]
     subject = f"this package ({contents.manifest.precision})"
     scores = _translation_scores(translations, tests, target_language, subject, translator)
-    in_int8 = _open_in_int8(trained, translator.search, package.parent / "int8") if int8 else None
+    in_int8 = (_open_in_int8(trained, translator.search, package.parent / "int8", languages_of(run)) if int8
+               else None)
     if in_int8 is None:
         return {"scores": scores}
     int8_translator, int8_scorer = in_int8
@@ -130,7 +131,7 @@ def evaluate_package(package: Path, trained: TrainedModel, contents: PackageCont
                    for test, loss in zip(tests, losses, strict=True)]}}
 
 
-def _open_in_int8(trained: TrainedModel, search: SearchSettings, directory: Path
+def _open_in_int8(trained: TrainedModel, search: SearchSettings, directory: Path, languages: tuple[str, str]
                   ) -> tuple[CTranslate2Translator, CTranslate2Scorer] | None:
     """Export a model in int8 and open the export; if the package would not use it by default, log why and return None.
 
@@ -138,12 +139,14 @@ def _open_in_int8(trained: TrainedModel, search: SearchSettings, directory: Path
         trained: run and checkpoint.
         search: search settings of the package.
         directory: directory of the export.
+        languages: ISO 639-1 codes of source and target of the package, or "".
     """
     try:
         problem = difference(search)
         if not problem:
             export_model(trained, FORMAT, directory, precision=INT8)
-            return CTranslate2Translator(directory, device="cpu"), CTranslate2Scorer(directory, device="cpu")
+            return (CTranslate2Translator(directory, device="cpu", languages=languages),
+                    CTranslate2Scorer(directory, device="cpu"))
     except SettingsError as error:
         problem = str(error)
     log.info("%s: translation in int8 is not measured: %s", trained.run.name, problem)

@@ -13,6 +13,7 @@ import numpy as np
 from tensorpack.predict import OfflinePredictor, PredictConfig
 from tensorpack.tfutils.sessinit import SessionInit
 
+from towernmt.checkpoint.checkpoint_files import CheckpointState
 from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
 from towernmt.checkpoint.packaged_run import PackagedRun, open_run
 from towernmt.checkpoint.records import check_vocabulary_of
@@ -110,17 +111,26 @@ class TrainedModel:
         return RestoreCheckpoint(self._held, averaged=self.averaged, scope=scope, model=self.model)
 
     @property
+    def state(self) -> CheckpointState | None:
+        """State of the checkpoint; None if another program wrote it."""
+        return self._held.state()
+
+    @property
     def step(self) -> int:
         """Number of updates of the checkpoint; 0 if another program wrote it."""
-        state = self._held.state()
+        state = self.state
         return 0 if state is None else state.step
+
+    @property
+    def has_averages(self) -> bool:
+        """Whether the checkpoint has moving averages of the weights."""
+        return self.run.manifest.averaged if isinstance(self.run, PackagedRun) else any(
+            name.endswith(AVERAGE_SUFFIX) for name in self._held.shapes())
 
     @property
     def uses_averages(self) -> bool:
         """Whether the weights are moving averages: they were requested, and the checkpoint has them."""
-        has_averages = self.run.manifest.averaged if isinstance(self.run, PackagedRun) else any(
-            name.endswith(AVERAGE_SUFFIX) for name in self._held.shapes())
-        return self.averaged and has_averages
+        return self.averaged and self.has_averages
 
     def weights(self) -> dict[str, np.ndarray]:
         """Return the value of every variable that predicting uses, by name; its moving average if `averaged` is true.

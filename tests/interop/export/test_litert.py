@@ -124,7 +124,10 @@ def test_the_program_of_the_manual_translates_with_litert_alone(
     blocked = "import sys; sys.modules.update(towernmt=None, tensorpack=None, tensorflow=None)\n"
     (tmp_path / "translate_lite.py").write_text(blocked + program[1])
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([sys.executable, "translate_lite.py", str(path)], input="".join(f"{x}\n" for x in lines),
-                          text=True, cwd=tmp_path, capture_output=True, env=environment, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == Translator(run_on_disk, checkpoint="step-1", engine="graph").translate(lines)
+    lines = [*lines, "w1\u2028w2\x85w3\fw4\rw5"]      # characters that end a line for `str.splitlines`
+    expected = Translator(run_on_disk, checkpoint="step-1", engine="graph").translate(lines)
+    for text, translations in (("\ufeff" + "".join(f"{line}\n" for line in lines), expected), ("", [])):
+        done = subprocess.run([sys.executable, "translate_lite.py", str(path)], input=text.encode(), cwd=tmp_path,
+                              capture_output=True, env=environment, timeout=300)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.decode().splitlines() == translations

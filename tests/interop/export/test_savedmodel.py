@@ -26,6 +26,10 @@ from towernmt.predict.translator import Translator
 PAGE = Path(__file__).parents[3] / "docs" / "guide" / "exporting.md"
 
 
+OTHER_LINE_ENDS = "w1\u2028w2\x85w3\fw4\rw5"
+"""A line with characters that end a line for `str.splitlines`."""
+
+
 @pytest.fixture(scope="module")
 def exported(run_on_disk: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Translate with the search settings of the run."""
@@ -82,9 +86,9 @@ def test_the_program_of_the_manual_translates_without_towernmt(
     assert program is not None
     blocked = "import sys; sys.modules.update(towernmt=None, tensorpack=None)\n"
     (tmp_path / "translate_saved.py").write_text(blocked + program[1])
-    text = "".join(f"{line}\n" for line in lines)
+    text = "\ufeff" + "".join(f"{line}\n" for line in [*lines, OTHER_LINE_ENDS])
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([sys.executable, "translate_saved.py", str(exported)], input=text, text=True, cwd=tmp_path,
+    done = subprocess.run([sys.executable, "translate_saved.py", str(exported)], input=text.encode(), cwd=tmp_path,
                           capture_output=True, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == translator.translate(lines)
+    assert done.stdout.decode().splitlines() == translator.translate([*lines, OTHER_LINE_ENDS])

@@ -8,6 +8,7 @@ import sys
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from towernmt.cli import exchange_commands as command
 from towernmt.core.errors import SettingsError
 from towernmt.interop import int8_measurement
 from towernmt.interop.ctranslate2_engine import CTranslate2Scorer, CTranslate2Translator
+from towernmt.predict.line_translator import LineTranslator
 from towernmt.predict.translator import Translator
 
 
@@ -82,6 +84,23 @@ def test_a_package_translates_in_int8_if_its_bleu_is_nearly_that_of_float32(
     assert translator.translate(lines) == CTranslate2Translator(run_on_disk, device="cpu", precision="int8").translate(
         lines)
     assert Translator(packed, device="cpu", precision="float32").engine == "graph"
+
+
+@pytest.mark.thorough
+def test_both_precisions_are_measured_with_the_languages_of_the_card(
+        run_on_disk: Path, tmp_path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    languages: dict[str, tuple[str, str]] = {}
+    initialize = LineTranslator.__init__
+
+    def recording(self: LineTranslator, *arguments: Any, **options: Any) -> None:
+        languages[type(self).__name__] = options["languages"]
+        initialize(self, *arguments, **options)
+
+    monkeypatch.setattr(LineTranslator, "__init__", recording)
+    test = str(tmp_path / "test")
+    Path(test).write_text("".join(f"{line}\n" for line in lines if line))
+    pack(run_on_disk, tmp_path / "x.zip", options=["--test", test, test])
+    assert languages == {"Translator": ("de", "en"), "CTranslate2Translator": ("de", "en")}
 
 
 @pytest.mark.processes

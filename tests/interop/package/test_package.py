@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import hashlib
 import json
 import logging
@@ -18,7 +19,7 @@ import yaml
 
 from towernmt.checkpoint.checkpoint_files import checksum_of_weights
 from towernmt.checkpoint.packaged_run import PackagedRun, open_run
-from towernmt.checkpoint.records import INITIAL_WEIGHTS
+from towernmt.checkpoint.records import INITIAL_WEIGHTS, AverageRecord, KeptAverage
 from towernmt.checkpoint.restore import initial_checkpoint
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.cli import exchange_commands as command
@@ -172,6 +173,44 @@ def test_a_card_is_written_by_the_program_and_completed_by_the_user(
     everything = (tmp_path / "x.zip").read_bytes()
     assert b"/home/me" not in everything and str(tmp_path).encode() not in everything
     assert "BLEU = 29.50 on validation" in capsys.readouterr().out
+
+
+def record_validation(run: Path, step: int) -> None:
+    """Write a log with a validation of a run at a step."""
+    (run / "log").mkdir()
+    (run / "log/stats.jsonl").write_text(f'{{"validation_bleu": 29.5, "global_step": {step}}}\n')
+
+
+@pytest.mark.thorough
+def test_a_mean_has_the_scores_of_its_own_validation_and_not_those_of_its_last_step(
+        original_run: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(original_run, tmp_path / "run"))
+    record_validation(run, 1)
+    assert [score["score"] for score in pack(run, tmp_path / "plain.zip")["scores"]] == [29.5]
+    assert main(["average", "--model", str(run), "--last", "1"]) == 0
+    mean = run / "averages/last-1/step-1"
+    assert pack(run, tmp_path / "mean.zip", "--checkpoint", str(mean))["scores"] == []
+    (run / "averaged").mkdir()
+    kept_mean = mean.rename(run / "averaged/step-1")
+    kept = KeptAverage(1, [1], "validation_bleu", "max", {"validation_bleu": 31.0})
+    (run / "averaged/record.json").write_text(json.dumps(dataclasses.asdict(AverageRecord(1, 1, kept))))
+    (tmp_path / "link").symlink_to(run)
+    card = pack(tmp_path / "link", tmp_path / "kept.zip", "--checkpoint", str(kept_mean))
+    assert [score["score"] for score in card["scores"]] == [31.0]
+
+
+def test_weights_that_were_not_validated_have_no_validation_scores(averaged_run: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(averaged_run, tmp_path / "run"))
+    record_validation(run, 2)
+    settings = yaml.safe_load((run / "settings.yaml").read_text())
+    for validated_averages in (True, False):
+        settings["search"]["averaged"] = validated_averages
+        (run / "settings.yaml").write_text(yaml.safe_dump(settings))
+        for packs_averages in (True, False):
+            with TrainedModel(run, averaged=packs_averages) as trained:
+                card = package_run(trained, tmp_path / f"{validated_averages}-{packs_averages}.zip", TEXT)
+            expected = [29.5] if packs_averages == validated_averages else []
+            assert [score["score"] for score in card["scores"]] == expected
 
 
 @pytest.mark.thorough

@@ -21,8 +21,9 @@ from towernmt.interop.foreign_model import IMPOSSIBLE_LOGIT, ForeignModel, Impor
 from towernmt.interop.foreign_vocabularies import NO_ROW, PieceTable
 from towernmt.interop.marian_export import marian_parameters, to_marian
 from towernmt.interop.marian_files import NO_PIECE, MarianVocabulary
-from towernmt.interop.marian_import import marian_search_settings, read_marian, unsupported_marian_options
+from towernmt.interop.marian_import import marian_search, read_marian, unsupported_marian_options
 from towernmt.interop.marian_model import MarianModel
+from towernmt.predict.search.search_settings import SearchSettings
 
 Make = Callable[..., Path]
 
@@ -287,8 +288,29 @@ def test_a_folder_must_say_which_file_is_the_model(make_opus: Make) -> None:
 
 
 def test_search_settings_follow_the_decoders() -> None:
-    found = marian_search_settings({"beam-size": 12, "normalize": 0.6, "word-penalty": -0.5, "max-length-factor": 2})
-    assert (found.beam_size, found.length_penalty, found.word_reward, found.max_length_factor) == (12, 0.6, 0.5, 2.0)
+    found, notes = marian_search({"beam-size": 6, "normalize": 0.6, "word-penalty": -0.5, "max-length-factor": 2})
+    assert (found.beam_size, found.length_penalty, found.word_reward, found.max_length_factor) == (6, 0.6, 0.5, 2.0)
+    assert notes == ()
+
+
+def test_missing_search_settings_are_marians_if_the_decoder_has_options() -> None:
+    found, notes = marian_search({"vocabs": ["vocab.yml"]})
+    assert (found.beam_size, found.length_penalty, found.word_reward, notes) == (12, 0.0, 0.0, ())
+    assert (found.max_length_factor, found.max_length_constant) == (3.0, 0)
+    assert marian_search({}) == (SearchSettings(), ())
+
+
+@pytest.mark.parametrize(("option", "value", "reason"), [
+    ("word-penalty", 0.5, "search.word_reward, its opposite, must be a number of at least 0: it searches with word-"),
+    ("normalize", -1, "search.length_penalty must be a number of at least 0: it searches with normalize=0."),
+    ("beam-size", 2.5, "search.beam_size must be an integer of at least 1: it searches with beam-size=12.")])
+def test_an_option_of_the_search_that_a_run_cannot_contain_is_reported(
+        make_opus: Make, option: str, value: float, reason: str) -> None:
+    path = make_opus()
+    decoder = yaml.safe_load((path / "decoder.yml").read_text())
+    (path / "decoder.yml").write_text(yaml.safe_dump({**decoder, option: value}))
+    (note,) = read_marian(ImportRequest(path)).notes
+    assert note.startswith(f"The run does not contain {option}={value} of decoder.yml, because {reason}")
 
 
 def test_an_import_that_fails_leaves_nothing(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import yaml
 from towernmt.core.errors import TowerNMTError
 from towernmt.core.tf_compat import tf1
 from towernmt.interop.foreign_model import ImportRequest
-from towernmt.interop.opennmt_tf_import import find_opennmt_tf_files, read_opennmt_tf
+from towernmt.interop.opennmt_tf_import import find_opennmt_tf_files, opennmt_tf_search, read_opennmt_tf
+from towernmt.predict.search.search_settings import SearchSettings
 
 DEPTH, INNER, HEADS, LAYERS, DISTANCE = 8, 12, 2, 2, 2
 SOURCE_WORDS, TARGET_WORDS = ([f"{letter}{number}" for number in range(9)] for letter in "st")
@@ -49,8 +51,13 @@ def random_values(shared: bool, relative: bool = False, post_norm: bool = False)
     return {name: random.normal(0, 0.4, shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-def write_model(path: Path, values: dict[str, np.ndarray], **data: Any) -> Path:
-    """Write a directory with a checkpoint, vocabularies and `data.yml`, and return the path of `data.yml`."""
+def write_model(path: Path, values: dict[str, np.ndarray], params: dict[str, Any] | None = None, **data: Any) -> Path:
+    """Write a directory with a checkpoint, vocabularies and `data.yml`, and return the path of `data.yml`.
+
+    Args:
+        params: further `params` of `data.yml`.
+        **data: further `data` of `data.yml`.
+    """
     (path / "run").mkdir(parents=True)
     names = [f"model/{name}/.ATTRIBUTES/VARIABLE_VALUE" for name in values]
     names += ["optimizer/iter/.ATTRIBUTES/VARIABLE_VALUE", f"{names[0].removesuffix('/.ATTRIBUTES/VARIABLE_VALUE')}"
@@ -64,7 +71,8 @@ def write_model(path: Path, values: dict[str, np.ndarray], **data: Any) -> Path:
     for side, words in (("source", SOURCE_WORDS), ("target", SOURCE_WORDS if shared else TARGET_WORDS)):
         (path / f"{side}.vocab").write_text("".join(f"{word}\n" for word in [*SPECIAL, *words]))
         data.setdefault(f"{side}_vocabulary", f"{side}.vocab")
-    (path / "data.yml").write_text(yaml.safe_dump({"model_dir": "run", "data": data, "params": {"beam_width": 3}}))
+    (path / "data.yml").write_text(yaml.safe_dump({"model_dir": "run", "data": data,
+                                                   "params": {"beam_width": 3, **(params or {})}}))
     return path / "data.yml"
 
 
@@ -165,6 +173,38 @@ def test_the_settings_follow_from_shapes_and_configuration(tmp_path: Path) -> No
     assert (s.hidden_size, s.filter_size, s.encoder_layers, s.decoder_layers) == (DEPTH, INNER, LAYERS, LAYERS)
     assert (s.tie_embeddings, s.first_position, s.source_end, s.norm_epsilon) == ("none", 1, False, 1e-3)
     assert model.search.beam_size == 3 and model.source.id_to_piece(4) == "s0"
+
+
+def test_the_search_is_that_of_the_configuration_with_the_defaults_of_opennmt_tf(tmp_path: Path) -> None:
+    def search(name: str, **params: Any) -> SearchSettings:
+        config = write_model(tmp_path / name, random_values(False), params)
+        return read_opennmt_tf(ImportRequest(config, heads=HEADS)).search
+
+    assert search("defaults") == SearchSettings(beam_size=3, length_penalty=0.0)
+    expected = SearchSettings(beam_size=3, length_normalization="gnmt", length_penalty=0.2, min_length=4,
+                              max_length_factor=0.0, max_length_constant=50)
+    assert search("set", length_penalty=0.2, minimum_decoding_length=4, maximum_decoding_length=50) == expected
+    vocabularies = tmp_path / "set/source.vocab", tmp_path / "set/target.vocab"
+    without_config = ImportRequest(tmp_path / "set/run", vocabularies, heads=HEADS)
+    assert read_opennmt_tf(without_config).search == SearchSettings()
+
+
+@pytest.mark.parametrize(("params", "note"), [
+    ({"coverage_penalty": 0.2}, "coverage_penalty=0.2 of the .* heads: pass --coverage-penalty 0.2 for"),
+    ({"sampling_topk": 0}, "sampling_topk=0 of the .*: pass --sample --top-k 0 for samples"),
+    ({"replace_unknown_target": True}, "replace_unknown_target=True of the .*: pass --replace-unknown to translate"),
+    ({"length_penalty": -1}, "length_penalty=-1 of the .* search.length_penalty must be a number of at least 0"),
+    ({"minimum_decoding_length": 1.5}, "search.min_length must be an integer of at least 0")])
+def test_a_search_setting_that_a_run_cannot_contain_is_reported(params: dict[str, Any], note: str) -> None:
+    search, (sentence,) = opennmt_tf_search(params)
+    assert search == SearchSettings(length_penalty=0.0)
+    assert re.search(note, sentence) and sentence.endswith(".")
+
+
+@pytest.mark.parametrize("params", [{}, {"coverage_penalty": 0.0, "sampling_topk": 1, "decoding_noise": [],
+                                         "replace_unknown_target": False}])
+def test_a_setting_without_an_effect_is_not_reported(params: dict[str, Any]) -> None:
+    assert opennmt_tf_search(params) == (SearchSettings(length_penalty=0.0), ())
 
 
 def test_files_of_another_machine_are_found_by_their_names(tmp_path: Path) -> None:
