@@ -197,6 +197,16 @@ def test_the_same_preset_keeps_the_other_settings_of_the_run(tmp_path):
     assert resumed(run, "--preset", "tiny").hidden_size == 256          # another size: it will be refused
 
 
+def test_the_same_preset_keeps_the_automatic_settings_of_the_run(tmp_path):
+    run = of_preset(tmp_path, "mini", tie_embeddings="none", initialization="zero_outputs")
+    (run / "automatic.yaml").write_text(
+        "model.tie_embeddings: {value: none, reason: a}\nmodel.initialization: {value: zero_outputs, reason: b}\n")
+    model = resumed(run, "--preset", "mini")
+    assert (model.tie_embeddings, model.initialization) == ("none", "zero_outputs")
+    (run / "automatic.yaml").unlink()
+    assert resumed(run, "--preset", "mini").tie_embeddings != "none"        # the user's, so it must be passed again
+
+
 def test_the_same_preset_keeps_the_sizes_that_come_from_the_initial_run(tmp_path):
     settings = {"init.checkpoint": "runs/other", "model.hidden_size": 16}
     save_yaml(apply_overrides(default_settings(), settings), tmp_path / "settings.yaml")

@@ -7,7 +7,7 @@ From low to high priority: the defaults of the model or of a preset, the setting
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -152,7 +152,7 @@ def _specified_settings(sources: SettingsSources) -> Settings:
             check_resumed_start(sources.start, sources.run)
             settings.init = dataclasses.replace(settings.init, checkpoint=sources.start.location)
         if sources.preset is not None:
-            settings.model = _resumed_preset(settings, sources.preset)
+            settings.model = _resumed_preset(settings, sources.preset, recorded_automatic_settings(sources.run))
     elif sources.start is not None:
         settings = starting_settings(sources.start, sources.model, sources.preset)
         for origin, values in sources.overrides:
@@ -169,16 +169,22 @@ def _specified_settings(sources: SettingsSources) -> Settings:
     return settings
 
 
-def _resumed_preset(saved: Settings, preset: str) -> Any:
+def _resumed_preset(saved: Settings, preset: str, automatic: Collection[str]) -> Any:
     """Return the model settings of a resumed run for which a preset is specified.
 
-    Settings that the preset does not set keep the saved values if only training depends on them, or if the run took
-    its sizes from another run. All others are those of the preset, so that a run of another preset is refused.
+    Settings that the preset does not set keep the saved values if they are automatic, if only training depends on them,
+    or if the run took its sizes from another run. All others are those of the preset, so that a run of another preset
+    is refused.
+
+    Args:
+        saved: settings of the run.
+        preset: the preset.
+        automatic: keys of the automatic settings of the run.
     """
     model = default_settings(saved.architecture, preset).model
     names = settings_and_presets(saved.architecture)[1][preset]
     kept = {f.name: getattr(saved.model, f.name) for f in dataclasses.fields(saved.model) if f.name not in names and (
-        f"model.{f.name}" in VOCABULARY_SIZES or saved.init.checkpoint or affects_training_only(f.name))}
+        f"model.{f.name}" in {*VOCABULARY_SIZES, *automatic} or saved.init.checkpoint or affects_training_only(f.name))}
     return dataclasses.replace(model, **kept)
 
 
