@@ -107,9 +107,9 @@ def grow_checkpoint(checkpoint: OpenCheckpoint, model: NMTModel, origins: Mappin
 
     Each row of a table is the mean of the rows of the old subwords, as in Gee et al. (2022), "Fast vocabulary transfer
     for language model compression". Without old subwords, it is as in an untrained model. The softmax bias of a new
-    subword is lower by `NEW_SUBWORD_PENALTY`. If the old model never writes a subword (`LEAST_BIAS`), and the
-    new vocabulary has switched it on, its bias is the median of the others, reduced likewise. If a weight has a moving
-    average, the average is written. Weights that only training uses are kept.
+    subword is lower by `NEW_SUBWORD_PENALTY`. A subword that the old model never writes
+    (`LEAST_BIAS`) and that the new vocabulary has switched on gets the median of the other biases, reduced by the same
+    value. If a weight has a moving average, the average is written. Weights that only training uses are kept.
 
     Args:
         checkpoint: the checkpoint.

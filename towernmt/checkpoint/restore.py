@@ -15,7 +15,7 @@ from tensorpack.utils import logger
 
 from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint, as_open_checkpoint
 from towernmt.checkpoint.packaged_run import open_run
-from towernmt.checkpoint.saved_run import SavedRun, run_around
+from towernmt.checkpoint.saved_run import SavedRun, run_of_checkpoint
 from towernmt.checkpoint.weights import refuse_missing, refuse_unknown, saved_name
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.tensors import Session, Variable
@@ -100,7 +100,7 @@ def initial_checkpoint(location: str | Path) -> tuple[SavedRun, str]:
     if path.is_file() or SavedRun(path).exists():
         run = open_run(path)
         return run, run.checkpoint()
-    containing_run = run_around(path) if (path / "model.index").is_file() else None
+    containing_run = run_of_checkpoint(path)
     if containing_run is None:
         raise SettingsError(f"init.checkpoint={location}: expected the --logdir of a run, one of its checkpoints "
                             "(RUN/checkpoints/step-N), or a package.")

@@ -237,6 +237,11 @@ def run_around(path: Path) -> SavedRun | None:
     return next((run for run in map(SavedRun, path.absolute().parents[:_LEVELS_INSIDE]) if run.exists()), None)
 
 
+def run_of_checkpoint(directory: Path) -> SavedRun | None:
+    """Return the run that contains the directory of a checkpoint; None if it has no checkpoint, or is outside a run."""
+    return run_around(directory) if (directory / "model.index").is_file() else None
+
+
 def _named_inside(run: SavedRun, path: Path) -> str:
     """Return the end of a message that names the run, and the checkpoint if any, for a path inside the run."""
     depth = len(path.absolute().relative_to(run.path).parts)

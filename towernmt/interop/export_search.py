@@ -8,11 +8,10 @@ from typing import Any
 
 from towernmt.predict.search.search_settings import SearchSettings
 
-WITHOUT_EFFECT: Mapping[str, Any] = {
-    "selection": "beam", "n_best": 1, "beam_groups": 1, "word_reward": 0.0, "coverage_penalty": 0.0, "temperature": 1.0,
-    "top_k": 0, "top_p": 1.0, "epsilon": 0.0, "max_tokens": 0, "min_length": 0, "min_length_factor": 0.0,
-    "no_repeat_ngram": 0, "repetition_penalty": 1.0, "shortlist": ""}
-"""Search settings with the value that does not change a beam search, which every format expresses."""
+WITHOUT_EFFECT: Mapping[str, Any] = {name: getattr(SearchSettings, name) for name in (
+    "selection", "n_best", "beam_groups", "word_reward", "coverage_penalty", "temperature", "top_k", "top_p", "epsilon",
+    "max_tokens", "min_length", "min_length_factor", "no_repeat_ngram", "repetition_penalty", "shortlist")}
+"""Search settings whose default does not change a beam search, with this default, which every format expresses."""
 _SHORTLIST = frozenset({"shortlist", "shortlist_size", "shortlist_frequent"})
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from towernmt import __version__
 from towernmt.checkpoint.packaged_run import is_package, open_run
 from towernmt.checkpoint.restore import initial_checkpoint
-from towernmt.checkpoint.saved_run import SavedRun, run_around
+from towernmt.checkpoint.saved_run import SavedRun, run_of_checkpoint
 from towernmt.core.directories import directory_kind
 from towernmt.core.errors import SettingsError
 from towernmt.core.files import CACHE_VARIABLE, is_undamaged, user_cache, write_checksums
@@ -56,7 +56,7 @@ def open_starting_model(location: str, option: str, trust_code: bool = False) ->
         run = open_run(location, trust_code) if Path(location).is_file() else initial_checkpoint(location)[0]
         run.architecture_to_load()      # refuses the code of a package that is not trusted
         run.check_vocabulary()
-        is_checkpoint = (Path(location) / "model.index").is_file()
+        is_checkpoint = run_of_checkpoint(Path(location)) is not None
         return StartingModel(location, location, run, (), location if is_checkpoint else None, option)
     model = read_foreign_model(location, option)
     run = imported_once(model)
@@ -194,4 +194,4 @@ def _is_run_or_package(path: Path) -> bool:
     """Return whether a path is a run, a checkpoint of a run, or a package."""
     if path.is_file():
         return path.suffix != ".npz" and is_package(path)       # NumPy's .npz is a zip file, too
-    return SavedRun(path).exists() or (path / "model.index").is_file() and run_around(path) is not None
+    return SavedRun(path).exists() or run_of_checkpoint(path) is not None

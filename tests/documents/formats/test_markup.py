@@ -66,7 +66,7 @@ HTML = [
     ("<P TITLE=\"x1\">gross</P >", "<P TITLE=\"X1\">GROSS</P >"),
     ("das <ruby>haus<rp>(</rp><rt>h<i>au</i>s</rt><rp>)</rp></ruby> da", "DAS HAUS DA"),
     ("<p><ruby><rb>ha<rt>h<rb>us<rt>u</ruby>tür<p>da", "<p>HAUSTÜR<p>DA"),
-    ("<p><ruby>haus<rt>haus<p>da</ruby>", "<p>HAUS<p>DA"),
+    ("<p><ruby>haus<rt>haus<p>da</ruby>", "<p>HAUS<p>DA"), ("<ruby>haus<rt/>haus</ruby> da", "HAUS DA"),
     ("das <ruby translate=no>haus<rt>haus</rt></ruby>", "DAS <ruby translate=no>haus<rt>haus</rt></ruby>"),
     ("<p>http://a.de/b?c=d, {name}!</p>", "<p>http://a.de/b?c=d, {name}!</p>"),
     ("siehe http://a.de/b?c=d, {name}!", "SIEHE http://a.de/b?c=d, {name}!"),

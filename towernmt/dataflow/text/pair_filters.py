@@ -86,7 +86,7 @@ class TextFilters:
     def reason(self, source: str, target: str) -> str | None:
         """Return the first of `TEXT_REASONS` that holds, or None if the pair is kept.
 
-        Tags belong to the text, because they may name the target language (`<2de>`).
+        Tags at the beginning, such as `<2de>`, do not count.
 
         Args:
             source: cleaned source text, without factors.

@@ -140,10 +140,7 @@ class HtmlDocument(MarkupDocument):
         """Process an element that is not translated, and return the index of the token after it."""
         token = self._tokens[index]
         is_block = token.name in BLOCKS
-        end = index if token.name in VOID or self._is_xhtml and token.is_empty else self._ends.get(index, -1)
-        if end < 0:     # an element without an end tag ends before the next block, and a block at the end of the text
-            end = next((number - 1 for number in range(index + 1, len(self._tokens))
-                        if not is_block and self._tokens[number].name in BLOCKS), len(self._tokens) - 1)
+        end = self._last_token(index, () if is_block else BLOCKS)
         inside = self._tokens[index:end + 1]
         source = self._text[token.start:inside[-1].end]
         if is_block or any(one.name in BLOCKS for one in inside):
@@ -154,14 +151,26 @@ class HtmlDocument(MarkupDocument):
             self.add_single((source,))
         return end + 1
 
+    def _last_token(self, index: int, following: Collection[str]) -> int:
+        """Return the index of the last token of an element.
+
+        Args:
+            index: index of the start tag.
+            following: names of the tags before which an element without an end tag ends; otherwise, it ends at the end
+                of the text.
+        """
+        token = self._tokens[index]
+        if token.name in VOID or self._is_xhtml and token.is_empty:
+            return index
+        end = self._ends.get(index, -1)
+        return end if end >= 0 else next((number - 1 for number in range(index + 1, len(self._tokens))
+                                          if self._tokens[number].name in following), len(self._tokens) - 1)
+
     def _leave_out_ruby(self, index: int) -> int:
         """Leave out a tag of ruby text with the reading in it, and return the index of the token after it."""
-        token, end = self._tokens[index], index
-        if token.kind == "open" and token.name in _READINGS and not token.is_empty:
-            end = self._ends.get(index, -1)
-            if end < 0:     # the end tag may be omitted
-                end = next((number - 1 for number in range(index + 1, len(self._tokens))
-                            if self._tokens[number].name in _RUBY | BLOCKS), len(self._tokens) - 1)
+        token = self._tokens[index]
+        has_reading = token.kind == "open" and token.name in _READINGS
+        end = self._last_token(index, _RUBY | BLOCKS) if has_reading else index
         self.add_left_out(self._text[token.start:self._tokens[end].end])
         return end + 1
 

@@ -60,7 +60,7 @@ class ResultFile(NamedTuple):
 
 
 class RangeOutput(NamedTuple):
-    """An output.
+    """An output of a translation, which is joined from the results of its ranges.
 
     Attributes:
         number: its index.

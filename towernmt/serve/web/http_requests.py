@@ -171,12 +171,10 @@ async def _receive_call(request: Request, service: Service, max_bytes: int, publ
         RequestError: the key is missing or unknown, the rate limit is exceeded, or the body cannot be read.
     """
     query = parse_query(request.scope["query_string"])
-    has_key = public or service.access.keys is None or _key(request, query) is not None
-    if has_key:
-        caller = _caller(request, service, query, public, is_follow_up)
-        parameters = await _parameters(request, query, max_bytes, service)
-    else:       # the key may be in the body, as in requests of LibreTranslate's clients
-        parameters = await _parameters(request, query, max_bytes, service)
+    needs_body = not public and service.access.keys is not None and _key(request, query) is None
+    caller = None if needs_body else _caller(request, service, query, public, is_follow_up)
+    parameters = await _parameters(request, query, max_bytes, service)
+    if caller is None:      # the key may be in the body, as in requests of LibreTranslate's clients
         caller = _caller(request, service, parameters, public, is_follow_up)
     call = Call(request, service, parameters, caller.name, Cancellation(service.limits.seconds), caller.admin,
                 caller.characters_per_minute)
