@@ -194,6 +194,7 @@ def test_the_command_joins_and_rates_links_that_are_there_already(tmp_path: Path
      "--checkpoint, --trust-code, --last-weights, --batch-tokens, --cpu: these options are about a model"),
     (["--links=x", "--reverse-model=y", "--source=s", "--target=t", "--checkpoint=last"],
      "--checkpoint last is a checkpoint of --model: leave it out"),
+    (["--links=x", "--source=s"], "--source and --target are text for a model, but --links"),
     (["--links=x", "--gold-from=1"], "--gold-from 1 needs reference alignments: pass --gold"),
     (["--links=x", "--gold-from=0"], "--gold-from 0 needs reference alignments: pass --gold"),
 ])
