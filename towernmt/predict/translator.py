@@ -207,7 +207,7 @@ def _check_texts(run: SavedRun, search: SearchSettings, options: LineOptions) ->
     if search.shortlist:
         Lexicon.load(search.shortlist).check_vocabularies(*run.vocabularies(), search.shortlist)
     if options != PLAIN:
-        RequestEncoder(search, run.vocabularies()[1]).check(options)
+        RequestEncoder(search, *run.vocabularies()).check(options)
 
 
 def _with_threads(stream: StreamSettings, device: str | None) -> StreamSettings:
