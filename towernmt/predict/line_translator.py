@@ -311,3 +311,9 @@ def languages_of(run: SavedRun) -> tuple[str, str]:
         source, _, target = str(settings.get("data.modifier_languages", "")).partition("-")
         return source, target
     return written_language(package_languages[0]), written_language(package_languages[1])
+
+
+def with_prefix_of(run: SavedRun, options: LineOptions) -> LineOptions:
+    """Return the options of all lines, with the source prefix of a package unless they have their own."""
+    prefix = run.source_prefix if isinstance(run, PackagedRun) and not options.source_prefix else ""
+    return dataclasses.replace(options, source_prefix=prefix) if prefix else options
