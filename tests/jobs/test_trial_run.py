@@ -35,7 +35,8 @@ from towernmt.jobs.trials import (
 from towernmt.jobs.tune_search import SearchLimits, Trial, search, trial_processors
 
 SCALAR = METRICS["bleu"].scalar()
-TINY = ["model.hidden_size=8", "model.filter_size=8", "model.heads=1", "model.encoder_layers=1", "model.decoder_layers=1"]
+TINY = ["model.hidden_size=8", "model.filter_size=8", "model.heads=1", "model.encoder_layers=1",
+        "model.decoder_layers=1"]
 
 
 def trained(directory: Path, scores: list[float | None]) -> Path:

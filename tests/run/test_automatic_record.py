@@ -68,10 +68,10 @@ def test_a_resumed_run_changes_to_or_from_noam_only_with_a_new_rate(tmp_path, ol
     """The learning rate of noam is a factor, about a thousand times the highest rate of the other schedules."""
     run = run_with(tmp_path, CHOSEN)
     save_yaml(apply_overrides(default_settings(), {**TEN_MINUTES, "schedule.name": old}), run.path / "settings.yaml")
-    with pytest.raises(SettingsError, match=f"schedule.name changed from {old} to {new}, .*optimizer.learning_rate=... too"):
+    with pytest.raises(SettingsError, match=f"schedule.name changed from {old} to {new}, .*learning_rate=... too"):
         resolve_settings(SettingsSources(run=run, overrides=(Overrides("--set", {"schedule.name": new}),)))
-    changes = {"schedule.name": new, "optimizer.learning_rate": 2}
-    assert resolve_settings(SettingsSources(run=run, overrides=(Overrides("--set", changes),))).settings.schedule.name == new
+    changes = Overrides("--set", {"schedule.name": new, "optimizer.learning_rate": 2})
+    assert resolve_settings(SettingsSources(run=run, overrides=(changes,))).settings.schedule.name == new
     assert resolve_settings(SettingsSources(run=run)).settings.schedule.name == old
 
 

@@ -59,7 +59,8 @@ def compare_models(model: StartingModel, package: Path, unpacked: Path, card: Ca
                    sets: Mapping[str, Sequence[Sequence[str]]], report: Callable[[str], None]) -> list[SetResult]:
     """Translate sets with the old model and the new package as users do, and return the scores.
 
-    Both models have the precision, the languages and the source prefix of the new package, so that only the training makes a difference.
+    Both models have the precision, the languages and the source prefix of the new package, so that only the training
+    makes a difference.
 
     Args:
         model: the old model.

@@ -26,7 +26,7 @@ from towernmt.jobs.trials import (
 )
 
 _MAX_RESTARTS = 3       # maximum number of restarts of a trial that failed or whose process or machine was lost
-_STEP_SECONDS = 2.0     # maximum seconds of a step; a trial stops after its step, and Ray Tune kills it after ten seconds
+_STEP_SECONDS = 2.0     # maximum seconds of a step, after which a trial can stop; after ten, Ray Tune would kill it
 
 
 @dataclass(frozen=True)

@@ -185,8 +185,9 @@ def _check_unit_of_rate(saved: Settings, settings: Settings) -> None:
     old, new = saved.schedule.name, settings.schedule.name
     if (old == noam.__name__) != (new == noam.__name__):
         unit = "a factor, usually 1 or 2" if new == noam.__name__ else "the highest learning rate"
-        raise SettingsError(f"schedule.name changed from {old} to {new}, for which optimizer.learning_rate is {unit}, but "
-                            f"the run has {saved.optimizer.learning_rate:g}: pass --set optimizer.learning_rate=... too.")
+        raise SettingsError(f"schedule.name changed from {old} to {new}, for which optimizer.learning_rate is {unit}, "
+                            f"but the run has {saved.optimizer.learning_rate:g}: pass --set "
+                            "optimizer.learning_rate=... too.")
 
 
 def _resumed_preset(saved: Settings, preset: str, automatic: Collection[str]) -> Any:

@@ -29,8 +29,8 @@ from towernmt.core.tf_compat import tf
 from towernmt.dataflow.preparation.alignment_model import Entries
 from towernmt.dataflow.text.language_codes import Direction
 from towernmt.evaluate.metrics import corpus_scores
-from towernmt.interop.export import export_model
 from towernmt.interop.ctranslate2_engine import CTranslate2Translator
+from towernmt.interop.export import export_model
 from towernmt.interop.model_card import CardText, card_date, card_markdown, card_text_of_package
 from towernmt.interop.package_build import PackageOptions, package_run
 from towernmt.predict.lines.line_options import LineOptions
