@@ -241,8 +241,7 @@ class SpecialLineSettings:
         "all lines of the training text have final marks, and the model's scores decide; so is a fragment with a "
         "translation that is too long, with a full stop.", SWITCH)
     sentences: str = setting(
-        "auto", "A line whose translation has fewer sentences is translated sentence by sentence, too, and the model's "
-        "scores decide.", SWITCH)
+        "auto", "A line whose translation has fewer sentences is translated again, sentence by sentence.", SWITCH)
 
     def __post_init__(self) -> None:
         for name in ("copy_lines", "protection", "casing", "spelling", "final_marks", "sentences"):
