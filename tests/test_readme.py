@@ -18,6 +18,7 @@ import yaml
 from towernmt.cli.commands import COMMANDS, function_of
 from towernmt.cli.main import make_parser
 from towernmt.cli.run_options import settings_sources
+from towernmt.cli.translate import check_output_options
 from towernmt.core.settings import all_keys, load_yaml
 from towernmt.dataflow import read_corpora
 from towernmt.interop.model_card import card_text
@@ -104,6 +105,8 @@ def test_every_option_of_a_shown_command_is_accepted(capsys: pytest.CaptureFixtu
                 options = parser.parse_args(words[2:])
             except SystemExit:
                 pytest.fail(f"{page}: {shlex.join(words)}: {capsys.readouterr().err}")
+            if words[1] == "translate":
+                check_output_options(options)
             if words[1] == "train":
                 options.logdir = options.config = None
                 resolve_settings(settings_sources(options))     # an unknown setting would be refused
