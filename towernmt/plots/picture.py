@@ -145,8 +145,8 @@ class PictureSettings:
     """Settings of a picture.
 
     Attributes:
-        axis: one of `AXES`.
-        kinds: kinds of panels, from `panels.KINDS`.
+        axis: the horizontal axis: "updates", "tokens" or "minutes".
+        kinds: the panels, as `towernmt plot --panels`, such as "loss" and "validation-bleu".
         window: number of logged figures in a running mean, rounded up to an odd number; 1: no mean; 0: suitable for the
             longest run.
         table: add a table of the runs' figures and the settings that differ.
