@@ -81,7 +81,8 @@ def test_examples_and_pages_import_from_packages_and_not_from_their_modules() ->
 def test_every_shell_command_is_one_that_exists() -> None:
     names = {words[0] for _, words in commands() if not ("/" in words[0] and (ROOT / words[0]).is_file())}
     assert names <= {"python3", ".", "pip", "python", "pytest", "towernmt", "echo", "export", "marian-decoder",
-                     "cd", "cut", "nft", "npm", "ray", "sed", "comet/bin/pip", "(umask", "eval", "mkdir", "cmake", "make"}
+                     "cd", "cut", "nft", "npm", "ray", "sed", "comet/bin/pip", "(umask", "eval", "mkdir", "cmake",
+                     "make"}
     asked = [words for _, words in commands() if words[0] == "towernmt"]
     assert {words[1] for words in asked} == set(COMMANDS)
 
