@@ -34,6 +34,8 @@ MAX_CACHED_TERMINOLOGIES, MAX_CACHED_TERMS = 100, 500_000
 """Maximum number of terminologies that stay in memory between requests, and of their terms."""
 FORMATS = ("tsv", "csv")
 _LINE_END = re.compile("\r\n|\r|\n")
+_TSV_DELIMITER = re.compile("[\t\r\n]")
+"""Characters that a quoted field of comma-separated values may contain, but not a field of `format_entries`."""
 log = logging.getLogger(__name__)
 
 
@@ -289,9 +291,10 @@ def read_entries(text: str, format: str, check: Callable[[Terminology], None] = 
             continue
         columns = (2,) if format == "tsv" else (2, 4)
         source, target = (row[0].strip(), row[1].strip()) if len(row) in columns else ("", "")
-        if not source or not target or max(len(source), len(target)) > MAX_TERM_CHARACTERS:
+        if not source or not target or max(len(source), len(target)) > MAX_TERM_CHARACTERS or (
+                _TSV_DELIMITER.search(source + target)):
             raise bad_request(f"Line {number} of the glossary is not a pair of terms with 1 to {MAX_TERM_CHARACTERS} "
-                              "characters.")
+                              "characters, without tabs and line breaks.")
         if source in terms:
             raise bad_request(f"Line {number} of the glossary repeats the source term of an earlier line.")
         terms[source] = Term(source, target, where=f"Line {number} of the glossary")
