@@ -32,6 +32,16 @@ def test_the_file_holds_no_key_and_is_its_owners_alone(keys):
     assert len(set(hashes)) == 2
 
 
+def test_a_link_to_a_file_of_keys_stays(keys, tmp_path):
+    link = tmp_path / "folder" / "link"
+    link.parent.mkdir()
+    link.symlink_to("../keys.jsonl")
+    add_key(link, "anna")
+    files = [KeysFile(keys), KeysFile(link)]
+    key = add_key(link, "bert")
+    assert link.is_symlink() and [file.find(key).name for file in files] == ["bert"] * 2  # type: ignore[union-attr]
+
+
 def test_keys_that_are_added_at_the_same_time_are_all_stored(keys):
     names = [f"caller {number}" for number in range(12)]
     with ThreadPoolExecutor(4) as threads:

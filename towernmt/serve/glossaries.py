@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import logging
+import os
 import re
 import secrets
 import threading
@@ -94,14 +95,15 @@ class Glossaries:
     """All glossaries of a server. A change takes effect after it is written to the file.
 
     Args:
-        file: file to store them in; None keeps them in memory.
+        file: file to store them in, or a symbolic link to it; None keeps them in memory.
 
     Raises:
         DataError: the file is damaged, or cannot be written.
     """
 
     def __init__(self, file: Path | None = None) -> None:
-        self._file, self._lock = file, threading.Lock()
+        self._file = None if file is None else Path(os.path.realpath(file))     # a symbolic link must stay
+        self._lock = threading.Lock()
         stored = read_json(file, list[Glossary], "Remove it.") if file is not None and file.is_file() else []
         self._glossaries = {glossary.id: glossary for glossary in stored}
         self._terminologies: OrderedDict[tuple[str, ...], Terminology] = OrderedDict()
