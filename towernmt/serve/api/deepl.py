@@ -209,8 +209,9 @@ async def status(call: Call) -> Response:
 async def fetch(call: Call) -> Response:
     """Answer `/v2/document/{id}/result` with the translation, which can be fetched once."""
     document = _requested_document(call)
-    response = file_response(document, unfinished_status=503)
-    call.service.documents.remove(document)
+    response = file_response(call, document, unfinished_status=503)
+    if document.fetched:
+        call.service.documents.remove(document)
     return response
 
 
