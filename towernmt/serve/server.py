@@ -184,7 +184,7 @@ class Connection(H11Protocol):
     def pause_writing(self) -> None:
         """Start the time limit for a client that does not read."""
         super().pause_writing()
-        self._start_timer("answer", self.limits.seconds, self._on_write_timeout)
+        self._start_write_timer()
 
     def resume_writing(self) -> None:
         """Stop the time limit for a client that does not read."""
@@ -200,9 +200,17 @@ class Connection(H11Protocol):
         if self.cycle is cycle and self._is_discarding_body:
             self.transport.close()
 
-    def _on_write_timeout(self) -> None:
-        log.info("A client did not read its answer within %g seconds; its connection is closed.", self.limits.seconds)
+    def _on_write_timeout(self, unsent_bytes: int) -> None:
+        """Close the connection, unless the client has read something: a large file may take longer than the limit."""
+        if self.transport.get_write_buffer_size() < unsent_bytes:
+            self._start_write_timer()
+            return
+        log.info("A client did not read its answer for %g seconds; its connection is closed.", self.limits.seconds)
         self.transport.abort()
+
+    def _start_write_timer(self) -> None:
+        self._start_timer("answer", self.limits.seconds, self._on_write_timeout,
+                          self.transport.get_write_buffer_size())
 
     def _start_header_timer(self) -> None:
         self._start_timer("headers", self.limits.header_seconds, self._on_header_timeout)
