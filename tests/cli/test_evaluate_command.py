@@ -168,6 +168,15 @@ def test_a_checkpoint_anywhere_inside_a_run_is_a_system(requests, monkeypatch) -
                         ([str(run)], [f"{run}/averages/last-2/step-5/model"])]
 
 
+def test_paths_may_contain_an_equals_sign(requests) -> None:
+    for run in (Path("lr=1"), Path("lr=2")):
+        run.mkdir()
+        (run / "settings.yaml").touch()
+    assert main(["evaluate", "--reference", "ref", "--source", "src", "--system", "lr=1", "lr=1+lr=2", "both=lr=1+lr=2",
+                 "--checkpoint", "last", *QUICK]) == 0
+    assert [runs for runs, _ in requests] == [["lr=1"], ["lr=1", "lr=2"], ["lr=1", "lr=2"]]
+
+
 def test_a_checkpoint_outside_of_runs_is_refused(requests, capsys) -> None:
     assert main(["evaluate", "--reference", "ref", "--source", "src", "--system", "copy/step-5"]) == 1
     error = capsys.readouterr().err

@@ -25,6 +25,7 @@ from towernmt.serve.model_loading import (
     EngineSettings,
     LoadedModel,
     load_served_model,
+    parse_model_spec,
     search_kind,
     warm_up,
 )
@@ -89,6 +90,14 @@ def test_an_engine_may_contain_a_dataclass_with_postponed_annotations(tmp_path):
     with pytest.raises(SettingsError):
         load_served_model(location, EngineSettings())
     assert [name for name in sys.modules if name.endswith(f"@{location}")] == [f"engine@{location}"]
+
+
+def test_the_path_of_a_model_may_contain_an_equals_sign(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lr=1").mkdir()
+    for text, spec in {"lr=1": (None, "lr=1"), "./lr=2": (None, "./lr=2"),
+                       "de-en=lr=1": (Direction("de", "en"), "lr=1")}.items():
+        assert parse_model_spec(text) == spec
 
 
 def test_the_options_of_special_lines_reach_the_translator(monkeypatch):

@@ -132,7 +132,7 @@ def parse_model_spec(text: str) -> ModelSpec:
         SettingsError: the text before `=` is not a direction.
     """
     direction, equals, location = text.partition("=")
-    if not equals or "/" in direction:     # a path may have an `=` in it
+    if not equals or "/" in direction or Path(text).exists():     # a path may have an `=` in it
         return ModelSpec(None, text)
     return ModelSpec(parse_direction(direction), location)
 
