@@ -96,6 +96,14 @@ def test_a_document_is_followed_fetched_and_forgotten(make_client_with_engine, e
     assert state(client, sent).status_code == 404
 
 
+def test_a_large_file_stays_in_memory(make_client, monkeypatch):
+    def refuse(**_):
+        raise FileNotFoundError("no usable temporary directory")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    assert send(make_client(), " " * 1_500_000).status_code == 202
+
+
 def test_a_request_for_headers_alone_does_not_fetch_a_document(make_client):
     client = make_client()
     sent = client.post("/v2/document", data={"target_lang": "en"}, files={"file": ("a.txt", "gut")}).json()

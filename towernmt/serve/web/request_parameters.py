@@ -255,6 +255,7 @@ async def _multipart(content_type: str, content: bytes,
     try:
         parser = MultiPartParser(as_bytes, parts(), max_files=10, max_fields=MAX_FIELDS,  # type: ignore[arg-type]
                                  max_part_size=len(content))
+        parser.spool_max_size = 0       # no limit: files stay in memory, and not on the disk
         form = await parser.parse()
     except (MultiPartException, KeyError, UnicodeError, ValueError):
         raise bad_request("The form is malformed.") from None
