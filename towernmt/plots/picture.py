@@ -84,9 +84,10 @@ class PictureTable:
         for number, block in enumerate(self._blocks):
             self._draw_block(axes, block, number * height)
         if self._left_out:
-            axes.text(_SAMPLE, len(self._blocks) * height + 0.4 * _ROW, f"{self._left_out} more settings differ, but "
-                      "do not fit here: write an .html page, or use `towernmt compare`.", size=TEXT_SIZE - 0.5,
-                      color=_QUIET_TEXT, va="center")
+            what = "1 more setting differs, but does" if self._left_out == 1 else (
+                f"{self._left_out} more settings differ, but do")
+            axes.text(_SAMPLE, len(self._blocks) * height + 0.4 * _ROW, f"{what} not fit here: write an .html page, or "
+                      "use `towernmt compare`.", size=TEXT_SIZE - 0.5, color=_QUIET_TEXT, va="center")
 
     def _draw_block(self, axes: Any, columns: Sequence[_Column], top: float) -> None:
         x = _SAMPLE
