@@ -615,7 +615,8 @@ def test_a_word_before_a_mark_is_in_capitals() -> None:
 
 @pytest.mark.parametrize(("line", "translation", "expected"), [
     ("so!!", "SO!", "SO!!"), ("was?!", "WHAT?", "WHAT?!"), ("so...", "SO.", "SO..."), ("so…", "SO", "SO..."),
-    ("so…", "SO...", "SO..."), ('"so?!"', '"SO?"', '"SO?!"'), ("so!", "SO.", "SO."), ("so?", "SO", "SO")])
+    ("so…", "SO...", "SO..."), ('"so?!"', '"SO?"', '"SO?!"'), ("so!", "SO.", "SO."), ("so?", "SO", "SO"),
+    ("was?!", "QUOI ?", "QUOI ?!")])
 def test_several_final_marks_are_those_of_the_line(line: str, translation: str, expected: str) -> None:
     model = Model(lambda text: translation)
     assert translate(model, [line]) == [expected]
@@ -992,3 +993,33 @@ def test_word_alignments_are_those_of_the_words_of_the_line(line: str) -> None:
     assert translation[0].links() == [(index, index) for index in range(count)]
     assert translation[0].alignment is not None
     assert translation[0].alignment.source == translation[0].alignment.target == line.split()
+
+
+def test_the_alignment_of_a_line_without_a_final_mark_has_no_mark() -> None:
+    def model(requests: Iterable[LineRequest], /, *, again: bool) -> Iterator[Translation]:
+        for request in requests:
+            words = request.text.split()
+            target = [*words[:-1], words[-1].rstrip(".?"), *(["?"] if again else [])]
+            weights = np.eye(len(target), len(words), dtype=np.float32)
+            details = TokenDetails([], [], alignment=WordAlignment(words, target, weights))
+            yield Translation([Hypothesis(" ".join(target).upper(), -0.1 if again else -0.9, details)])
+
+    special = SpecialLines(SpecialLineSettings(), WORDS, source_text=MARKED)
+    [[hypothesis]] = special.translated([LineRequest("is it here")], model, 1)
+    assert hypothesis.text == "IS IT HERE" and hypothesis.links() == [(0, 0), (1, 1), (2, 2)]
+    assert hypothesis.alignment is not None and hypothesis.alignment.target == ["IS", "IT", "HERE"]
+
+
+@pytest.mark.parametrize(("text", "links", "token_words"), [
+    ("a 1,0 c ?", [(0, 0), (1, 1), (2, 2), (3, 3)], [0, 1, 1, 2, 3, -1]),
+    ("A 1,0 C", [(0, 0), (1, 1), (2, 2)], [0, 1, 1, 2, -1, -1]),
+    ("A 1,0 C?!", [(0, 0), (1, 1), (2, 2)], [0, 1, 1, 2, 2, -1]),
+    ("A 1 000 C ?", [(0, 0), (1, 1), (2, 3), (3, 4)], [0, 1, 1, 3, 4, -1]), ("", [], [-1] * 6)])
+def test_a_changed_text_keeps_the_alignment_of_its_words(text: str, links: list[tuple[int, int]],
+                                                         token_words: list[int]) -> None:
+    words = ["A", "1,0", "C", "?"]
+    alignment = WordAlignment(words, words, np.eye(4, dtype=np.float32))
+    hypothesis = Hypothesis("A 1,0 C ?", -0.1, TokenDetails([], [], words=[0, 1, 1, 2, 3, -1], alignment=alignment))
+    changed = hypothesis.with_text(text)
+    assert changed.links() == links and changed.details is not None and changed.details.words == token_words
+    assert changed.alignment is not None and changed.alignment.target == text.split()
