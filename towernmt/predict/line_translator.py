@@ -238,7 +238,7 @@ class LineTranslator:
         def translate(requests: Iterable[LineRequest], *, again: bool) -> Iterator[Translation]:
             chosen = dividing.among_others() if dividing is not None and again and parts > 1 else dividing
             used_search = search if chosen is None else chosen
-            searches = Searches(used_search.with_settings, True, self.retry or None, *(
+            searches = Searches(used_search.with_settings, True, bool(self.retry), *(
                 () if chosen is None else (chosen.is_undivided, chosen.without_details)))
             translations = translate_stream(
                 used_search, self.source_vocabulary, self.target_vocabulary, requests, self.stream,
