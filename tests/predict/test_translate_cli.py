@@ -255,7 +255,9 @@ def test_the_command_line_parses_without_tensorflow() -> None:
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--beam", "0"], "beam_size=0"), (["--n-best", "0"], "n_best=0"),
-    (["--beam", "2", "--n-best", "3"], "n_best=3"),
+    (["--beam", "2", "--n-best", "3"], "n_best=3"), (["--mbr", "chrf", "--n-best", "-1"], "n_best=-1"),
+    (["--mbr", "chrf", "--samples", "9", "--n-best", "0"], "n_best=0"),
+    (["--mbr", "chrf", "--beam", "2", "--n-best", "3"], "n_best=3: choose 1 to beam_size"),
     (["--window", "0"], "window=0"), (["--samples", "9"], "needs --mbr or --rerank-by"), (["--mbr", "x"], "mbr=x"),
     (["--mbr", "chrf", "--beam", "1"], "a --beam of 2 or more"), (["--ensemble-weights", "a,b"], "weights a,b"),
     (["--max-length", "two"], "--max-length two"), (["--batch-tokens", "0"], "batch_tokens=0")])

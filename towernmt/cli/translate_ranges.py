@@ -181,7 +181,7 @@ def translate_ranges(args: argparse.Namespace) -> int:
     directory = WorkDirectory(args.work_directory or _work_directory(args.output))
     directory.check()
     resumed = directory.task()
-    args.window = args.window or StreamSettings.window
+    args.window = StreamSettings.window if args.window is None else args.window
     args.shares = resumed["--shares"] if resumed else args.threads or processors()
     workers = _workers(args, files, resumed.get(ENGINE) if resumed else None)
     farm = translation_farm(workers, directory.path)
@@ -223,6 +223,8 @@ class _Outputs:
 def _check(args: argparse.Namespace) -> None:
     if args.workers is not None and args.workers < 1:
         raise SettingsError(f"--workers {args.workers} must be at least 1.")
+    if args.window is not None:
+        StreamSettings(window=args.window)      # raises an error if it is not valid
     if not (args.input and args.output):
         raise SettingsError("To translate in ranges of lines, pass --input and --output: a pipe cannot be read or "
                             "written in ranges.")

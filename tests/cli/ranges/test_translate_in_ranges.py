@@ -138,6 +138,7 @@ def test_suspicious_translations_are_counted_over_all_ranges(caplog: pytest.LogC
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--workers", "0"], "must be at least 1"), (["--workers", "2"], "pass --input and --output"),
+    (["--workers", "2", "--input", "a.de", "--output", "x", "--window", "0"], "window=0"),
     (["--workers", "2", "--input", "a.de", "--output", "a.de"], "same file"),
     (["--workers", "2", "--input", "a.de", "--output", "/dev/null"], "not a regular file"),
     (["--workers", "2", "--input", "a.de", "--output", "/dev/stdout"], "not a regular file"),
