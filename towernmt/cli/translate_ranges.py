@@ -306,8 +306,8 @@ def _plan(args: argparse.Namespace, directory: WorkDirectory, texts: Sequence[Te
     if unfinished_plan is not None and is_plan_of(unfinished_plan, texts, parallel_texts, args.window):
         return unfinished_plan
     if unfinished_plan is not None:
-        print(f"The inputs have changed since {directory.path} was created: ranges with changed lines are translated "
-              "again.", file=sys.stderr)
+        print(f"The inputs may have changed since {directory.path} was created: they are read again, and ranges with "
+              "changed lines are translated again.", file=sys.stderr)
     units = None if unfinished_plan is None else unfinished_plan.units_per_range
     return make_plan(texts, parallel_texts, outputs.of_texts, args.window, units)
 

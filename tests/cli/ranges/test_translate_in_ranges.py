@@ -172,14 +172,37 @@ def test_a_line_that_is_not_json_is_named_and_the_other_ranges_are_kept() -> Non
     assert Path("ranges").read_bytes() == Path("one").read_bytes()
 
 
-def test_a_column_of_a_table_is_translated() -> None:
+TABLE = "sqlite:///mono.db?table=mono&source=text"
+
+
+def make_table(lines: list[str]) -> Any:
+    """Write the lines into the column `text` of `TABLE`, with even keys, and return SQLAlchemy's engine."""
     sqlalchemy = pytest.importorskip("sqlalchemy", reason="needs towernmt[sql]")
-    with sqlalchemy.create_engine("sqlite:///mono.db").begin() as connection:
+    engine = sqlalchemy.create_engine("sqlite:///mono.db")
+    with engine.begin() as connection:
         connection.execute(sqlalchemy.text("CREATE TABLE mono (id INTEGER PRIMARY KEY, text VARCHAR NOT NULL)"))
         connection.execute(sqlalchemy.text("INSERT INTO mono VALUES (:id, :text)"),
-                           [{"id": 2 * number, "text": f"{number} x"} for number in range(LINES)])
+                           [{"id": 2 * number, "text": line} for number, line in enumerate(lines)])
+    return engine
+
+
+def test_a_column_of_a_table_is_translated() -> None:
+    make_table(Path("a.de").read_text().splitlines())
     run("--input", "a.de", "--output", "one")
-    run("--input", "sqlite:///mono.db?table=mono&source=text", "--output", "table")
+    run("--input", TABLE, "--output", "table")
+    assert Path("table").read_bytes() == Path("one").read_bytes()
+
+
+def test_a_corrected_row_of_a_table_is_translated_by_the_same_command() -> None:
+    lines = Path("b.de").read_text().splitlines()
+    engine = make_table([line if number != 1700 else "not JSON" for number, line in enumerate(lines)])
+    with pytest.raises(DataError, match=r"1 of 5 ranges could not be translated: .*this is not JSON"):
+        run("--json", "--input", TABLE, "--output", "table")
+    assert len(list(Path("table.ranges/ranges").glob("*/done.json"))) == 4
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE mono SET text = ? WHERE id = 3400", (lines[1700],))
+    run("--json", "--input", TABLE, "--output", "table")
+    run("--json", "--input", "b.de", "--output", "one")
     assert Path("table").read_bytes() == Path("one").read_bytes()
 
 
