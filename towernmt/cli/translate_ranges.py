@@ -192,19 +192,24 @@ def translate_ranges(args: argparse.Namespace) -> int:
             print(f"{directory.path} contains the finished ranges: the same command resumes with them.",
                   file=sys.stderr)
 
+    is_late = False
     try:
         with cleanup_on_signal(stop):
             farm.start(1)
             plan = _plan(args, directory, texts, parallel_texts, outputs)
             task = farm.wait_for_first()
-            directory.begin({**task, "--output": args.output}, plan)
-            _translate(directory, plan, texts, parallel_texts, outputs, farm, task)
+            begun_task = directory.task() if resumed is None else None
+            is_late = begun_task is not None and any(begun_task.get(key) != task[key] for key in ("--shares", ENGINE))
+            if not is_late:
+                directory.begin({**task, "--output": args.output}, plan)
+                _translate(directory, plan, texts, parallel_texts, outputs, farm, task)
     except KeyboardInterrupt:
         stop()
         raise
     finally:
         farm.stop()
-    return 0
+    # A command on another machine was faster: its batches and its engine are those of all machines.
+    return translate_ranges(args) if is_late else 0
 
 
 @dataclass(frozen=True)

@@ -172,6 +172,27 @@ def test_a_line_that_is_not_json_is_named_and_the_other_ranges_are_kept() -> Non
     assert Path("ranges").read_bytes() == Path("one").read_bytes()
 
 
+def test_a_machine_that_begins_later_has_the_batches_of_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    command, plan = ["--input", "a.de", "--output", "ranges", "--workers", "1"], translate_ranges._plan
+
+    def interrupt(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    def plan_after_another_machine(*arguments: Any) -> Any:
+        monkeypatch.setattr(translate_ranges, "_plan", plan)
+        with monkeypatch.context() as other, pytest.raises(KeyboardInterrupt):
+            other.setattr(translate_ranges, "processors", lambda: 7)
+            other.setattr(translate_ranges, "_translate", interrupt)
+            run(*command)
+        return plan(*arguments)
+
+    monkeypatch.setattr(translate_ranges, "processors", lambda: 3)
+    monkeypatch.setattr(translate_ranges, "_plan", plan_after_another_machine)
+    run(*command)
+    run("--input", "a.de", "--output", "one")
+    assert Path("ranges").read_bytes() == Path("one").read_bytes()
+
+
 TABLE = "sqlite:///mono.db?table=mono&source=text"
 
 
