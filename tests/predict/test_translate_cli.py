@@ -20,6 +20,7 @@ import pytest
 from towernmt.cli import evaluate, translate, translator_options
 from towernmt.cli.commands import function_of
 from towernmt.cli.request_options import options_of_all_lines
+from towernmt.cli.translation_output import task_of
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.standard_streams import BROKEN_PIPE
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
@@ -281,6 +282,22 @@ def test_the_models_and_the_order_that_are_asked_for_reach_the_translator(monkey
     assert (asked["selection"], asked["n_best"], asked["epsilon"]) == ("sampling", 30, 0.02)
     translator_options.make_translator(parse(translate, "--model", "runs/a"))
     assert asked["run_dir"] == ["runs/a"] and asked["ensemble"] == EnsembleSettings() and asked["reranker"] is None
+
+
+def test_an_output_is_resumed_only_with_the_same_tables_and_functions(tmp_path: Path) -> None:
+    table, lexicon, utility = (tmp_path / name for name in ("table", "lexicon", "utility.py"))
+    translator: Any = Reverser()
+    translator.search = SearchSettings(shortlist=str(lexicon))
+    args = parse(translate, "--model", "runs/x", "--replace-unknown", str(table), "--mbr", f"{utility}:score")
+    files = {"--replace-unknown": table, "--shortlist": lexicon, "--mbr": utility}
+    for file in files.values():
+        file.write_text("old")
+    task = task_of(args, translator)
+    for option, file in files.items():
+        file.write_text("new")
+        changed_task = task_of(args, translator)
+        assert {key for key in task if task[key] != changed_task[key]} == {f"the content of {option}"}
+        file.write_text("old")
 
 
 @pytest.mark.parametrize(("begun_engine", "engine", "precision", "export_first"), [
