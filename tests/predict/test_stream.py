@@ -502,8 +502,8 @@ def test_lines_before_one_that_cannot_be_read_are_translated() -> None:
 
 
 def test_lines_without_inputs_and_inputs_without_lines_are_refused() -> None:
-    for inputs, match in (([LineOptions(inputs={"a": 1})], "line 2 has no inputs"),
-                          ([LineOptions(inputs={"a": 1})] * 3, "2 lines but more inputs")):
+    for inputs, match in (([LineOptions(inputs={"a": 1})], "line 2 has no options"),
+                          ([LineOptions(inputs={"a": 1})] * 3, "2 lines, but there are options of more")):
         def predictor(source: np.ndarray, source_length: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return source[:, None], np.zeros([len(source), 1])
         words = Words()

@@ -139,6 +139,12 @@ def test_prefixes_come_as_a_text_or_as_a_file_with_one_for_each_line(run_transla
     assert Reverser.asked[-2:] == [LineOptions(prefix="x y"), LineOptions()]
     run_translate(b'{"text": "a"}\n{"text": "b", "prefix": "z"}\n', "--json", "--prefix", str(tmp_path / "prefixes"))
     assert Reverser.asked[-2:] == [LineOptions(prefix="x y"), LineOptions(prefix="z")]
+    reader, writer = os.pipe()
+    os.write(writer, b"p q\n\n")
+    os.close(writer)
+    run_translate(b"a\nb\n", "--prefix", f"/dev/fd/{reader}")      # as `<(...)` of a shell
+    os.close(reader)
+    assert Reverser.asked[-2:] == [LineOptions(prefix="p q"), LineOptions()]
     (tmp_path / "avoid").write_text("New York\n\nhouse\n")
     all_lines = options_of_all_lines(parse(translate, "--model", "runs/x", "--prefix", "x y", "--partial-word",
                                            "--avoid", str(tmp_path / "avoid")))
