@@ -211,8 +211,15 @@ class EnsembleSettings:
 
 
 def as_list(value: Any) -> list[Any]:
-    """Return the values for the members as a list; a single value becomes a list of one."""
-    return list(value) if isinstance(value, (list, tuple)) else [value]
+    """Return the values for the members as a list; a single value becomes a list of one.
+
+    Raises:
+        SettingsError: the list is empty.
+    """
+    values = list(value) if isinstance(value, (list, tuple)) else [value]
+    if not values:
+        raise SettingsError("A list of runs, checkpoints or models is empty: pass one for each member of the ensemble.")
+    return values
 
 
 SWITCH = ("auto", "off")
