@@ -198,3 +198,11 @@ def test_files_that_are_written_in_step_go_on_behind_the_last_line_that_both_hav
     stopped(tmp_path, {"out": [10, 20]})
     with resumable_output(names[0], 5, {}, True, names[1:]) as output:
         assert output.start == ResumePoint()       # the other file is missing
+
+
+def test_a_file_that_cannot_be_resumed_is_refused_and_the_other_one_is_kept(tmp_path: Path) -> None:
+    stopped(tmp_path, {"out": [10, 20]})
+    with pytest.raises(DataError, match="/dev/null is not a regular file, so it cannot be resumed"), (
+            resumable_output(f"{tmp_path}/out", 5, {}, True, ["/dev/null"])):
+        pytest.fail("The translation has begun.")
+    assert (tmp_path / "out.unfinished-7").read_bytes() == b"x" * 23
