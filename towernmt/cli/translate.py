@@ -29,6 +29,7 @@ from towernmt.cli.translator_options import add_model_arguments, make_translator
 from towernmt.core.errors import SettingsError
 from towernmt.predict.lines.resumable import ENGINE, LineOutput, resumable_output, task_of_unfinished
 from towernmt.predict.lines.text_io import check_readable, open_input
+from towernmt.predict.ranges.outputs import is_remote
 from towernmt.predict.search.search_settings import StreamSettings
 
 
@@ -101,11 +102,17 @@ def run_translate(args: argparse.Namespace) -> int:
 
 
 def check_output_options(args: argparse.Namespace) -> None:
-    """Refuse output options that exclude each other.
+    """Refuse output options that exclude each other, and outputs that are not written to their URI.
 
     Raises:
-        SettingsError: names two of them.
+        SettingsError: names the options.
     """
+    for option in ("output", "alignments", "plot"):
+        path = getattr(args, option)
+        may_be_remote = option != "plot" and not args.document
+        if path is not None and "://" in path and not (may_be_remote and is_remote(path)):
+            raise SettingsError(f"--{option} {path}: nothing can be written to this URI: pass a path"
+                                f"{' or s3://bucket/key' if may_be_remote else ''}.")
     if args.n_best and args.scores:
         raise SettingsError("--n-best already writes scores: leave out --scores.")
     if args.json and args.scores:

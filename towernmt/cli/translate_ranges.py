@@ -73,11 +73,13 @@ def add_range_options(parser: argparse.ArgumentParser) -> None:
 def wants_ranges(args: argparse.Namespace) -> bool:
     """Return whether the inputs are translated in ranges.
 
-    They are by request, if they are not one plain file, or if the name of an output depends on that of its input.
+    They are by request, if they are not one plain file, if the name of an output depends on that of its input, or if an
+    output is in S3.
     """
     inputs, outputs = args.input or [], {args.output, args.alignments} - {None, APPENDED}
     return (args.workers is not None or args.ray is not None or args.work_directory is not None
-            or len(inputs) > 1 or not all(map(_is_plain_file, inputs)) or any(map(is_per_text, outputs)))
+            or len(inputs) > 1 or not all(map(_is_plain_file, inputs))
+            or any(is_per_text(output) or is_remote(output) for output in outputs))
 
 
 def _is_plain_file(name: str) -> bool:

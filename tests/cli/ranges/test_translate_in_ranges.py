@@ -149,6 +149,9 @@ def test_suspicious_translations_are_counted_over_all_ranges(caplog: pytest.LogC
     (["--input", "a.de", "b.de", "--output", "x", "--ray", "local", "--gpu", "3"], "leave out --gpu"),
     (["--input", "a.de", "sub/a.de", "--output", "x/"], "would both be written to x/a.de"),
     (["--input", "http://x/a.de", "--output", "x"], "files cannot be read from"),
+    (["--input", "a.de", "--output", "gs://x/a.en"], "--output gs://x/a.en: .* pass a path or s3://bucket/key"),
+    (["--input", "a.de", "--output", "x", "--plot", "s3://x/a.png"], "--plot s3://x/a.png: .* pass a path"),
+    (["--output", "s3://x/a.en"], "pass --input and --output"),
     (["--input", "?.fr", "--output", "x"], "no file matches")])
 def test_impossible_options_are_refused_before_anything_is_translated(arguments: list[str], message: str) -> None:
     Path("sub").mkdir()
