@@ -114,6 +114,12 @@ def test_objects_go_in_and_out_one_a_line(run_translate: Any) -> None:
     assert Reverser.asked[-2:] == [LineOptions(), LineOptions(prefix="c d", avoid=["e"])]
 
 
+@pytest.mark.parametrize("options", [{"n_best": 2}, {"search": {"n_best": 2}}], ids=["option", "setting"])
+def test_an_object_may_request_several_translations(run_translate: Any, options: dict[str, Any]) -> None:
+    found = run_translate(json.dumps({"text": "a b", **options}).encode(), "--json")
+    assert json.loads(found)["translations"] == ["b a", ""]
+
+
 @pytest.mark.parametrize("to_file", [False, True])
 def test_an_id_with_half_a_character_is_repeated(run_translate: Any, tmp_path: Path, to_file: bool) -> None:
     content = b'{"text": "a \\ud83d", "id": "\\ud83d \xc3\xa4"}\n{"text": "b"}\n'

@@ -196,7 +196,7 @@ def json_answers(args: argparse.Namespace, translator: LineTranslator, inputs: L
     for number, (translation, request) in enumerate(zip(stream, requests, strict=False),
                                                     start=inputs.before + inputs.first):
         links = translation[0].links(args.alignment_threshold) if args.alignments == APPENDED else None
-        count = request.options.n_best or args.n_best or 1
+        count = request.options.n_best or request.options.search.get("n_best") or args.n_best or 1
         yield [json_answer(number, request, translation, translator.target_vocabulary, count, links,
                        alignments.as_json(translation[0], translator))]
 
