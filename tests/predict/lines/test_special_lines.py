@@ -21,7 +21,7 @@ from towernmt.core.errors import DataError, DivergenceError, SettingsError
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
 from towernmt.dataflow.vocabulary.source_text import SourceText
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
-from towernmt.documents.shields import EVERYTHING, compiled_pattern
+from towernmt.documents.shields import EVERYTHING, Protection, compiled_pattern
 from towernmt.predict.line_translator import LineTranslator
 from towernmt.predict.lines import number_spans
 from towernmt.predict.lines.capitals import is_in_capitals, usual_case
@@ -30,6 +30,7 @@ from towernmt.predict.lines.line_options import LineOptions, LineRequest
 from towernmt.predict.lines.line_spans import LineSpans
 from towernmt.predict.lines.mark_spans import LineMarks
 from towernmt.predict.lines.number_spans import numbers_in
+from towernmt.predict.lines.protected_sentences import ProtectedLine, with_placeholders
 from towernmt.predict.lines.special_lines import SpecialLines, copied
 from towernmt.predict.lines.terminology import Term, Terminology
 from towernmt.predict.search.search_settings import SearchSettings, SpecialLineSettings, StreamSettings
@@ -364,6 +365,15 @@ def test_patterns_of_a_line_are_protected_also_without_the_others() -> None:
     line = LineRequest("the AcmeTool at https://x.de", LineOptions(protect=[r"\w*Tool"]))
     assert translate(Model(marked), [line]) == ["THE AcmeTool AT https://x.de"]
     assert translate(Model(marked), [line], off=["protection"]) == ["THE AcmeTool AT HTTPS:X.DE"]
+
+
+def test_each_protected_word_of_an_option_gets_its_placeholder_once() -> None:
+    line = "12 und 1 und 21"
+    sentence = ProtectedLine(line, LineSpans(line, Protection(False, (r"\d+",)), False).segment).sentence
+    assert sentence is not None
+    names = {sentence.atoms[index].text: name for name, index in sentence.names.items()}
+    options = with_placeholders(LineOptions(prefix="1 und 12", avoid=["121, 1, 1"]), sentence)
+    assert options.prefix == f"{names['1']} und {names['12']}" and options.avoid == (f"121, {names['1']}, 1",)
 
 
 @pytest.mark.parametrize("pattern", ["ha" * 251, "a" * 501, "x|" + "a" * 501 + "+", r"\-" * 501, "- " * 251])
