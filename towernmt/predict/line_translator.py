@@ -121,7 +121,8 @@ class LineTranslator:
         search: settings of the search.
         stream: settings of the batches.
         source_vocabulary, target_vocabulary: the model's.
-        retry: changed search settings of the second search for faulty translations; empty for no second search.
+        retry: changed search settings of the second search for faulty translations of lines without search settings;
+            empty for no second search.
         faults: counts of faults of all streams; None: each stream logs its own at its end.
         engine: name of the engine of lines without options, with its version and precision if they affect results.
     """
