@@ -247,9 +247,20 @@ def test_equal_lines_of_a_window_are_translated_once_although_it_has_parts() -> 
     stream = translate_stream(predictor, words, words, line_requests(lines), StreamSettings(window=2000),
                               searches=DIVIDES)
     assert [found[0].text for found in stream] == lines
-    # A part gets the translations that the three parts before it have made: the fifth one those of 500 to 599, and
-    # the sixth one those of 0 to 99 and 200 to 499.
-    assert sorted(map(len, predictor.batches)) == [100, 200, 400, 500]
+    # A part gets the translations of the earlier parts of its window: the sixth one, in the second window, those of
+    # 0 to 99 and of 200 to 599.
+    assert sorted(map(len, predictor.batches)) == [100, 100, 500, 500]
+
+
+def test_a_stream_that_begins_with_a_later_window_has_the_same_batches() -> None:
+    lines, batches = [str(i % 600) for i in range(3000)], []
+    for first in (0, 2000):
+        predictor, words = Echo(), Words()
+        words.encode_batch(lines)       # the same ids
+        list(translate_stream(predictor, words, words, line_requests(lines[first:]), StreamSettings(window=2000),
+                              searches=DIVIDES))
+        batches.append(sorted(map(len, predictor.batches)))
+    assert batches == [[100, 100, 500, 500], [100, 500]]
 
 
 def test_lines_before_an_error_are_translated_in_parts() -> None:

@@ -143,6 +143,8 @@ def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target
             new_pieces = {piece for line in pieces for piece in line}.difference(*earlier)
             earlier.append(new_pieces)
             yield _Part(part_requests, pieces, new_pieces, is_last and number == first, num_requests == num_left)
+            if num_requests == num_left:    # a resumed stream has the same batches from its first window on
+                earlier.clear()
             number += len(part_requests)
 
     def is_here(part: _Part) -> bool:
