@@ -227,9 +227,11 @@ class RequestEncoder:
             inputs = dict(options.inputs)
             for encode in INPUTS:
                 inputs.update(encode(self._text, options))
-            terms = self._writable_terms(options.terminology)
-            self._last_encoded = last = options, _EncodedOptions(
-                inputs, self._changed_settings(options), self._text.constraints(options), terms)
+            terms, changed = self._writable_terms(options.terminology), self._changed_settings(options)
+            constraints = self._text.constraints(options)
+            if any(constraints[1:]) or terms is not None and terms.terminology.terms:
+                dataclasses.replace(self.search, **changed).check_lexical_constraints()
+            self._last_encoded = last = options, _EncodedOptions(inputs, changed, constraints, terms)
         return last[1]
 
     def _changed_settings(self, options: LineOptions) -> dict[str, Any]:

@@ -99,6 +99,16 @@ class SearchSettings:
         tokens = max(tokens, 1)
         return score * self.length_factor(tokens) - self.word_reward * tokens
 
+    def check_lexical_constraints(self) -> None:
+        """Check that the search can require phrases of a translation.
+
+        Raises:
+            SettingsError: it is not a plain beam search.
+        """
+        if self.selection != "beam" or self.beam_groups > 1:
+            raise SettingsError("Lexical constraints need a plain beam search: leave out selection=sampling and "
+                                "beam_groups, or the constraints and the terminology.")
+
     def __post_init__(self) -> None:
         check_ranges(self)
         if problem := _sampling_conflict(self) if self.selection == "sampling" else _beam_conflict(self):
