@@ -116,6 +116,15 @@ class CTranslate2Translator(LineTranslator):
             languages=languages or (languages_of(opened) if isinstance(opened, SavedRun) else ("", "")),
             source_text=opened.source_text() if isinstance(opened, SavedRun) else SourceText.load(opened))
 
+    def check(self, options: LineOptions) -> None:
+        """Check whether a line can have these options; see `LineTranslator.check`.
+
+        Raises:
+            SettingsError: CTranslate2 does not support an option, or the vocabulary cannot write it.
+        """
+        check_line(options, self.search)
+        super().check(options)
+
     def requests(self, lines: Iterable[str | bytes | LineRequest], name: str, first: int,
                  options: Iterable[LineOptions] | None) -> Iterator[LineRequest]:
         """Yield the request of each line. An unsupported option raises an error that names the line."""
