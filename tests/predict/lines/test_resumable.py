@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -206,3 +207,15 @@ def test_a_file_that_cannot_be_resumed_is_refused_and_the_other_one_is_kept(tmp_
             resumable_output(f"{tmp_path}/out", 5, {}, True, ["/dev/null"])):
         pytest.fail("The translation has begun.")
     assert (tmp_path / "out.unfinished-7").read_bytes() == b"x" * 23
+
+
+def test_an_error_of_the_journal_does_not_hide_the_error_that_stops_the_output(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def close(journal: Journal) -> None:
+        raise OSError(errno.ENOSPC, "the journal")
+
+    with pytest.raises(OSError, match="the output"), resumable_output(f"{tmp_path}/out", 5, {}, False) as output:
+        output.write(1, ["a"])
+        monkeypatch.setattr(Journal, "close", close)
+        raise OSError(errno.ENOSPC, "the output")
+    assert "out is unfinished: the same command resumes it" in caplog.text

@@ -367,7 +367,8 @@ class _UnfinishedOutput:
         """Keep a file with content and log how to resume it; delete the journal of an empty one."""
         if self.journal is None:
             return
-        self.journal.close()
+        with suppress(OSError):     # of a full disk; the error that stops the output is reported
+            self.journal.close()
         if self.journal.path.with_suffix("").exists():
             log.warning("%s is unfinished: the same command resumes it (`towernmt translate` with --resume).", path)
         else:
