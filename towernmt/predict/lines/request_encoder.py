@@ -12,6 +12,7 @@ from towernmt.core.errors import SettingsError
 from towernmt.dataflow.text.clean_text import clean, one_line
 from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, UNK, Vocabulary
 from towernmt.predict.lines.batch_inputs import LinePiece
+from towernmt.predict.lines.hypotheses import words_of_line
 from towernmt.predict.lines.line_options import PLAIN, LineOptions, LineRequest
 from towernmt.predict.lines.terminology import AnchoredPhrase, Term, Terminology, WritableTerms, phrase_ids
 from towernmt.predict.search.search_settings import SearchSettings
@@ -212,7 +213,8 @@ class RequestEncoder:
                 phrases += at_end
             terms_and_ids: list[tuple[Term, list[int]]] = []
             if terms is not None and not (index == 0 and is_complete):      # no term can be added to a complete text
-                terms_and_ids = terms.terms_in(request.text if len(ids) == 1 else source.decode(piece))
+                terms_and_ids = terms.terms_in(
+                    " ".join(words_of_line(source, request.text)) if len(ids) == 1 else source.decode(piece))
             phrases += [term_ids for _, term_ids in terms_and_ids if term_ids not in phrases]
             if phrases:
                 piece_inputs["constraints"] = padded(phrases)
