@@ -92,6 +92,12 @@ def test_lines_go_from_file_to_file(run_translate: Any, tmp_path: Path) -> None:
     assert (tmp_path / "out").read_bytes() == b"b a\nd c\n"
 
 
+def test_the_folders_of_outputs_are_made(run_translate: Any, tmp_path: Path) -> None:
+    run_translate(b"a b\n", "--output", f"{tmp_path}/new/folder/out", "--alignments", f"{tmp_path}/other/links")
+    assert (tmp_path / "new/folder/out").read_bytes() == b"b a\n"
+    assert (tmp_path / "other/links").read_bytes() == b"\n"
+
+
 def test_n_best_lines_carry_line_number_text_and_score(run_translate: Any) -> None:
     assert run_translate(b"a b\nc\n", "--n-best", "2").decode().splitlines() == [
         "0 ||| b a ||| -0.5000", "0 |||  ||| -2.0000", "1 ||| c ||| -0.5000", "1 |||  ||| -2.0000"]
