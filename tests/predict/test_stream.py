@@ -163,6 +163,20 @@ def test_a_window_is_sorted_by_length_batched_within_both_limits_and_translates_
     assert predictor.batches == [[2, 2, 2], [3, 3], [4], [7]]
 
 
+def test_lines_with_many_hypotheses_share_small_batches() -> None:
+    sizes: list[int] = []
+
+    def predictor(source: np.ndarray, source_length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        sizes.append(len(source))
+        return Echo()(source, source_length)
+
+    words, options = Words(), LineOptions(n_best=8000)
+    requests = line_requests([LineRequest(str(i), options) for i in range(5)])
+    stream = translate_stream(predictor, words, words, requests, StreamSettings(),
+                              searches=Searches(lambda settings: predictor))
+    assert [found[0].text for found in stream] == list("01234") and sizes == [2, 2, 1]
+
+
 class Together(Echo):
     """A predictor in which each call waits for a concurrent call."""
 

@@ -22,12 +22,17 @@ from towernmt.interop.ctranslate2_requests import check_line, check_requests, ch
 from towernmt.interop.ctranslate2_search import CTranslate2Search
 from towernmt.interop.export import export_format
 from towernmt.interop.export_cache import ExportSpec, exported_run
-from towernmt.predict.line_translator import LineTranslator, languages_of, limit_hypotheses, search_settings
+from towernmt.predict.line_translator import LineTranslator, languages_of, search_settings
 from towernmt.predict.lines.line_options import PLAIN, LineOptions, LineRequest
 from towernmt.predict.lines.unknown_words import UnknownWords
 from towernmt.predict.pair_scorer import PairScorer, token_batches
 from towernmt.predict.reranking import Reranker
-from towernmt.predict.search.search_settings import SearchSettings, SpecialLineSettings, StreamSettings
+from towernmt.predict.search.search_settings import (
+    SearchSettings,
+    SpecialLineSettings,
+    StreamSettings,
+    limit_hypotheses,
+)
 
 
 class CTranslate2Scorer(PairScorer):

@@ -287,16 +287,6 @@ def search_settings(saved: SearchSettings, beam_size: int | None, n_best: int | 
     return dataclasses.replace(saved, beam_size=beam_size, n_best=1 if n_best is None else n_best, **others)
 
 
-MAX_HYPOTHESES = 1 << 14
-"""Maximum number of hypotheses in a batch."""
-
-
-def limit_hypotheses(stream: StreamSettings, search: SearchSettings) -> StreamSettings:
-    """Return the settings of the batches with fewer sentences for wide beams and many samples, to save memory."""
-    sentences = max(1, MAX_HYPOTHESES // max(search.beam_size, search.n_best))
-    return dataclasses.replace(stream, batch_sentences=min(stream.batch_sentences, sentences))
-
-
 def languages_of(run: SavedRun) -> tuple[str, str]:
     """Return the ISO 639-1 codes of source and target that a package or the settings of a run contain, or ""."""
     package_languages = run.languages if isinstance(run, PackagedRun) else None

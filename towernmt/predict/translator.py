@@ -18,7 +18,6 @@ from towernmt.predict.line_translator import (
     Search,
     SearchArguments,
     languages_of,
-    limit_hypotheses,
     search_settings,
 )
 from towernmt.predict.lines.batch_inputs import LineInputs
@@ -36,6 +35,7 @@ from towernmt.predict.search.search_settings import (
     SpecialLineSettings,
     StreamSettings,
     as_list,
+    limit_hypotheses,
 )
 
 if TYPE_CHECKING:

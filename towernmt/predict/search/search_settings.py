@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -174,6 +175,21 @@ class StreamSettings:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+
+
+MAX_HYPOTHESES = 1 << 14
+"""Maximum number of hypotheses in a batch."""
+
+
+def sentences_of_hypotheses(hypotheses: int) -> int:
+    """Return the maximum number of sentences in a batch with this number of hypotheses of each sentence."""
+    return max(1, MAX_HYPOTHESES // hypotheses)
+
+
+def limit_hypotheses(stream: StreamSettings, search: SearchSettings) -> StreamSettings:
+    """Return the settings of the batches with fewer sentences for wide beams and many samples, to save memory."""
+    sentences = sentences_of_hypotheses(max(search.beam_size, search.n_best))
+    return dataclasses.replace(stream, batch_sentences=min(stream.batch_sentences, sentences))
 
 
 BATCH_ON_GPU = {"batch_tokens": 16_384, "batch_sentences": 512}
