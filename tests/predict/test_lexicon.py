@@ -81,6 +81,20 @@ def test_a_file_that_is_no_table_is_refused_by_name(tmp_path: Path) -> None:
         Lexicon.load(tmp_path / "other.npz")
 
 
+def test_a_file_with_a_changed_byte_is_refused_by_name_if_it_cannot_be_read(tmp_path: Path) -> None:
+    lexicon().save(tmp_path / "lexicon.npz")
+    content, refused = (tmp_path / "lexicon.npz").read_bytes(), 0
+    for index in range(0, len(content), 5):
+        path = tmp_path / f"{index}.npz"
+        path.write_bytes(content[:index] + bytes([content[index] ^ 8]) + content[index + 1:])
+        try:
+            Lexicon.load(path)
+        except DataError as error:
+            assert str(path) in str(error)
+            refused += 1
+    assert refused > len(content) // 20
+
+
 def test_text_becomes_blocks_of_ids_and_only_the_first_pairs_are_taken(tmp_path: Path) -> None:
     source = written(tmp_path / "a", "das haus", "", "haus klein")
     target = written(tmp_path / "b", "the house", "is", "house small")

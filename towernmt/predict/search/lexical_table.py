@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import zipfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -160,7 +159,9 @@ def _load(path: str, modified: int, size: int) -> Lexicon:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             starts, targets, probabilities, frequency, vocabularies = (arrays[name] for name in _FIELDS)
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile, TypeError, AttributeError) as error:
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:      # zipfile, zlib and NumPy raise errors of many kinds for a damaged file
         raise DataError(f"{path}: this is not a lexical table, or it is damaged: make it with `towernmt lexicon`."
                         ) from error
     return Lexicon(starts, targets, probabilities, frequency, str(vocabularies))
