@@ -74,5 +74,5 @@ def test_pairs_for_the_teacher_forced_tower_have_all_streams_even_where_a_line_i
 def test_a_term_of_several_words_is_found_between_their_factors() -> None:
     term = Term("a b", "c/x")
     request = LineRequest("a|x b|y c|x", LineOptions(terminology=Terminology([term, Term("x", "c/y")])))
-    [piece] = RequestEncoder(SearchSettings(), BOTH).pieces(request, [SOURCE.encode(request.text)], SOURCE)
+    [piece] = RequestEncoder(SearchSettings(), SOURCE, BOTH).pieces(request, [SOURCE.encode(request.text)])
     assert piece.terms == [term] and piece.inputs["constraints"].tolist() == [BOTH.encode("c/x")]

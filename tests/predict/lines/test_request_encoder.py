@@ -168,7 +168,7 @@ def test_phrases_in_a_search_without_lexical_constraints_are_refused_before_it(s
     terms = Terminology([Term("a", "hour")])
     for options in (LineOptions(constraints=["the"]), LineOptions(terminology=terms)):
         with pytest.raises(SettingsError, match="Lexical constraints need a plain beam search"):
-            RequestEncoder(SearchSettings(**{"beam_size": 4, **search}), WORDS).check(options)
+            RequestEncoder(SearchSettings(**{"beam_size": 4, **search}), WORDS, WORDS).check(options)
     options = LineOptions(constraints=["the"], search=search)
     with pytest.raises(DataError, match="in line 2: Lexical constraints need"):
         list(translated([LineOptions(), options]))
