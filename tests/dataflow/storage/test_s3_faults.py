@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import random
 from typing import Any
 
 import numpy as np
@@ -120,15 +121,26 @@ def test_progress_begins_the_count_of_failures_anew(fault_proxy: Any, stored: An
 def test_waits_grow_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     monkeypatch.setattr(s3_client.time, "sleep", waits.append)
-    monkeypatch.setattr(s3_client.random, "uniform", lambda low, high: high)
-    options = s3_client.S3Options(retries=9)
+    monkeypatch.setattr(s3_client._jitter, "uniform", lambda low, high: high)
 
     def fail() -> None:
         raise ConnectionResetError("cut")
 
-    with pytest.raises(DataError, match="in 10 consecutive attempts"):
-        s3_client.retrying(options, "s3://b/k", fail)
-    assert waits == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 20, 20])
+    # 2.0 ** 1024 is too large for a float.
+    with pytest.raises(DataError, match="in 1101 consecutive attempts"):
+        s3_client.retrying(s3_client.S3Options(retries=1100), "s3://b/k", fail)
+    assert waits == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, *[20] * 1093])
+
+
+def test_retries_do_not_change_the_state_of_seeded_generators(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3_client.time, "sleep", lambda seconds: None)
+    random.seed(5)
+    expected = random.random()
+    random.seed(5)
+    with pytest.raises(DataError, match="in 3 consecutive attempts"):
+        s3_client.give_up_or_wait(s3_client.S3Options(retries=2), "s3://b/k", ConnectionResetError("cut"), 1)
+        s3_client.give_up_or_wait(s3_client.S3Options(retries=2), "s3://b/k", ConnectionResetError("cut"), 3)
+    assert random.random() == expected
 
 
 def test_an_object_that_changes_in_mid_read_is_an_error_that_says_so(s3: Any, stored: Any) -> None:
