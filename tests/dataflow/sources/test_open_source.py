@@ -15,6 +15,7 @@ from towernmt.dataflow.storage import s3_storage as s3
     ("x.tsv?colums=0,1", r"x\.tsv: this source has no option 'colums'\. Did you mean 'columns'\?"),
     ("x.tsv?zzz=0", r"no option 'zzz'\. The options are: columns, format, header, missing\."),
     ("x.{de,en}?columns=0,1", r"no option 'columns'\. The options are: format\."),
+    ("part-?.tsv?colums=0,1", r"^part-\?\.tsv: this source has no option 'colums'"),
     ("x.tsv?columns=0", r"x\.tsv: columns=0: expected the numbers of two columns"),
     ("x.tsv?columns=0,a", "columns=0,a: expected the numbers of two columns"),
     ("x.tsv?columns=0,1,2", "expected the numbers of two columns"),

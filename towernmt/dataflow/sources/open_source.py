@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 from typing import Any
@@ -143,8 +144,8 @@ def open_source(uri: str) -> Source:
     address, option_texts = split_uri(uri)
     if kind == "s3":
         split_name(address)
-        return _open_files(_s3_name(uri, address), address, option_texts, _S3_OPTIONS)
-    return _open_files(uri, _path(address), option_texts, {})
+        return _open_files(_s3_name(uri, address), address, address, option_texts, _S3_OPTIONS)
+    return _open_files(uri, address, _path(address), option_texts, {})
 
 
 def open_storage(uri: str) -> tuple[Storage, str]:
@@ -209,14 +210,14 @@ def _is_dialect(scheme: str) -> bool:
     return True
 
 
-def _open_files(uri: str, pattern: str, option_texts: Mapping[str, str], storage_parsers: Mapping[str, OptionParser]
-                ) -> Source:
-    address = mask_uri(uri.partition("?")[0] if option_texts else uri)
+def _open_files(name: str, address: str, pattern: str, option_texts: Mapping[str, str],
+                storage_parsers: Mapping[str, OptionParser]) -> Source:
+    address = mask_uri(address)
     make, parsers = _format(address, pattern, option_texts)
     values = parse_options(address, option_texts, {**parsers, **storage_parsers, "format": parse_name})
     values.pop("format", None)
     storage_values = {key: values.pop(key) for key in storage_parsers if key in values}
-    return make(mask_uri(uri), _storage(pattern, storage_values), pattern, **values)
+    return make(mask_uri(name), _storage(pattern, storage_values), pattern, **values)
 
 
 def _open_url(uri: str) -> Source:
@@ -228,9 +229,13 @@ def _open_url(uri: str) -> Source:
     user, _, host_and_path = address.rpartition("@") if "@" in address.partition("/")[0] else ("", "", address)
     pattern = f"{scheme.lower()}://{host_and_path}"
     items = [item for item in query.split("&") if item]
-    option_texts = {key: unquote(value) for key, _, value in (item.partition("=") for item in items)}
+    parameters = [(key, unquote(value)) for key, _, value in (item.partition("=") for item in items)]
+    option_texts = dict(parameters)
     make, parsers = _format(pattern, pattern, option_texts)
     parsers = {**parsers, **_WEB_OPTIONS, "format": parse_name}
+    for key, count in Counter(key for key, _ in parameters).items():
+        if count > 1 and key in parsers:
+            raise SettingsError(f"{pattern}: option '{key}' occurs twice. Remove one of them.")
     for key in option_texts.keys() - parsers.keys():
         if close := nearest(key, parsers, ALMOST_EQUAL):
             raise SettingsError(f"{pattern}: option '{key}' does not exist. Did you mean '{close}'? (To send a "

@@ -168,7 +168,11 @@ class ObjectReader(PositionedReader):
 
 
 def glob_pattern(pattern: str) -> re.Pattern[str]:
-    """Return a glob as a regular expression for complete keys, where only `**` matches a slash."""
+    """Return a glob as a regular expression for complete keys, where only `**` matches a slash.
+
+    Raises:
+        SettingsError: a range of characters is reversed, as in `[9-0]`.
+    """
     parts, position = [], 0
     while position < len(pattern):
         remaining = pattern[position:]
@@ -189,7 +193,11 @@ def glob_pattern(pattern: str) -> re.Pattern[str]:
         else:
             parts.append(re.escape(remaining[0]))
             position += 1
-    return re.compile("".join(parts), re.DOTALL)
+    try:
+        return re.compile("".join(parts), re.DOTALL)
+    except re.error as error:
+        raise SettingsError(f"{pattern}: not a valid pattern ({error.msg}). Write the smaller character of a range "
+                            "first, as in [0-9].") from None
 
 
 _OPTIONS = ("endpoint_url", "region", "retries")
