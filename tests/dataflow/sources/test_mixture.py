@@ -172,6 +172,23 @@ def test_an_error_names_its_source(memory_source) -> None:
         mixed.reader(mixed.begin()).take(10)
 
 
+@pytest.mark.parametrize("method", ["begin", "count"])
+def test_an_error_before_the_first_pair_names_its_source(memory_source, monkeypatch, method: str) -> None:
+    ended, other = memory_source("ended", 2), memory_source("other", 500)
+    mixed = Mixture([Ingredient(ended), Ingredient(other)], "temperature", 5.0, report=lambda _: None)
+    reader = mixed.reader(mixed.begin())
+
+    def fail() -> None:
+        raise OSError("the cable is out")
+
+    monkeypatch.setattr(ended, method, fail)
+    with pytest.raises(DataError, match=r"ended: cannot be read \(OSError: the cable is out\)"):
+        mixed.begin()
+    if method == "begin":       # the source restarts
+        with pytest.raises(DataError, match=r"ended: cannot be read \(OSError: the cable is out\)"):
+            reader.take(500)
+
+
 def test_the_cursor_of_other_sources_is_refused(mixture) -> None:
     cursor = mixture({"a": 3, "b": 3}).begin()
     with pytest.raises(DataError, match="belongs to a, b, but the sources are now b, a"):
