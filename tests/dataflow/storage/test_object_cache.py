@@ -263,6 +263,17 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         get(ObjectCache(tmp_path / "file" / "cache", SIZE), "a")
 
 
+def test_a_complete_copy_on_a_read_only_disk_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = ObjectCache(tmp_path, SIZE)
+    get(cache, "a")
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "utime", refuse)
+    assert get(cache, "a") == content("a")
+
+
 def test_the_environment_sets_place_and_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("TOWERNMT_CACHE", "TOWERNMT_CACHE_GB"):
         monkeypatch.delenv(name, raising=False)

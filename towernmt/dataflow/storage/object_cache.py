@@ -260,6 +260,6 @@ def _open_and_touch(path: Path) -> BinaryIO | None:
         file = open(path, "rb")
     except FileNotFoundError:
         return None
-    with contextlib.suppress(PermissionError):      # the copy of another user keeps its time of last use
+    with contextlib.suppress(OSError):      # a copy of another user or on a read-only disk keeps its time of last use
         os.utime(file.fileno())
     return file
