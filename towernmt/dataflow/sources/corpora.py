@@ -270,7 +270,8 @@ def _validation(content: Any, origin: str) -> list[ValidationFiles]:
         if not targets or not all(isinstance(path, str) and path for path in (fields.get("source"), *targets)):
             raise SettingsError(f"{origin}: `source` or `target` is missing or not a path. Write {{source: FILE, "
                                 "target: FILE}, or {name: NAME, source: FILE, target: [FILE, FILE]}.")
-        files.append(ValidationFiles(str(fields.get("name", "")), str(fields["source"]), targets))
+        name = fields.get("name")
+        files.append(ValidationFiles("" if name is None else str(name), str(fields["source"]), targets))
     return named_sets(files, origin)
 
 
