@@ -181,6 +181,9 @@ class Compression(NamedTuple):
     decoder: Callable[[], _StreamDecoder]
 
 
+_LARGEST_WINDOW = 1 << 31      # of zstd --long=31; the default of the library is that of --long=27
+
+
 def _gzip() -> _StreamDecoder:
     return zlib.decompressobj(16 + zlib.MAX_WBITS)
 
@@ -190,7 +193,7 @@ def _zstandard() -> _StreamDecoder:
         import zstandard
     except ImportError as error:
         raise DataError("Reading .zst files needs the package zstandard: pip install 'towernmt[zstd]'.") from error
-    return zstandard.ZstdDecompressor().decompressobj()
+    return zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW).decompressobj()
 
 
 _COMPRESSIONS = {".gz": Compression("gzip", _gzip), ".bz2": Compression("bzip2", bz2.BZ2Decompressor),
