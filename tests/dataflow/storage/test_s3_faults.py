@@ -188,6 +188,17 @@ def test_an_upload_whose_last_answer_is_lost_counts_only_if_the_object_is_there(
     assert folder.read("new") == data
 
 
+def test_a_wrong_clock_is_not_reported_as_wrong_credentials() -> None:
+    from botocore.exceptions import ClientError
+
+    def fail() -> None:
+        raise ClientError({"Error": {"Code": "RequestTimeTooSkewed", "Message": "too large"},
+                           "ResponseMetadata": {"HTTPStatusCode": 403}}, "GetObject")     # type: ignore[typeddict-item]
+
+    with pytest.raises(DataError, match="^s3://b/k: the clock of this machine differs too much from the clock of S3"):
+        s3_client.retrying(s3_client.S3Options(), "s3://b/k", fail)
+
+
 def test_errors_that_are_not_of_s3_are_not_dressed_up(s3: Any) -> None:
     def fail() -> None:
         raise KeyError("a mistake of the program")
