@@ -82,6 +82,12 @@ def test_the_end_of_one_source_may_end_the_epoch(mixture) -> None:
     assert "the epoch ends" in mixed.reports[0]
 
 
+def test_an_empty_source_does_not_end_the_epoch(mixture) -> None:
+    mixed = mixture({"a": 9, "b": 0}, ends=["drop", "end"])
+    assert sorted(words(mixed)) == [f"a{i}" for i in range(9)]
+    assert "b contains no pair and is dropped for the rest of the epoch" in mixed.reports[0]
+
+
 def test_epochs_and_seeds_have_orders_of_their_own(mixture) -> None:
     sizes = {"a": 50, "b": 50}
     assert words(mixture(sizes), 0) == words(mixture(sizes), 0)

@@ -4,7 +4,8 @@ A draw decides which source the next pair comes from. A draw is a function of (s
 raw output of a counter-based generator, so resuming is a seek.
 
 An epoch of a mixture ends when every source was read to its end at least once, or when a source with `on_end='end'`
-ends. Until then a source that ends begins again ('restart') or is left out ('drop').
+ends. Until then a source that ends begins again ('restart') or is left out ('drop'). A source without pairs is always
+left out.
 """
 
 from __future__ import annotations
@@ -336,7 +337,7 @@ class MixtureReader:
         empty, state["rounds"] = state["round"] == 0, state["rounds"] + 1
         self._iterators[index] = None
         action = mixture.on_end(index)
-        self._over = action == "end"
+        self._over = action == "end" and not empty
         if empty or action != "restart":
             state["active"] = False
             self._choices = []
