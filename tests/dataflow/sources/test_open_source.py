@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from towernmt.core.errors import SettingsError
-from towernmt.dataflow.sources.open_source import open_source, split_uri
+from towernmt.dataflow.sources.open_source import open_source, open_storage, split_uri
 from towernmt.dataflow.storage import s3_storage as s3
 
 
@@ -73,6 +73,14 @@ def test_options_of_a_bucket_go_to_the_storage_and_those_of_the_format_to_the_fo
     encoded = open_source("s3://bucket/x.tsv?endpoint_url=http%3A%2F%2Fme%3Asecret%40h:1&region=eu").name
     assert encoded == "s3://bucket/x.tsv?endpoint_url=http%3A%2F%2F***%40h:1&region=eu"
     assert open_source("s3://bucket/part-?.tsv?retries=99").name == open_source("s3://bucket/part-?.tsv").name
+
+
+def test_the_scheme_of_s3_may_be_in_upper_case() -> None:
+    source = open_source("S3://bucket/x-*.{de,en}?region=eu")
+    assert source.name == "s3://bucket/x-*.{de,en}?region=eu"
+    # Wildcards are compared with the names of listed objects.
+    assert source.sides == ("s3://bucket/x-*.de", "s3://bucket/x-*.en")      # type: ignore[attr-defined]
+    assert open_storage("S3://bucket/x")[1] == "s3://bucket/x"
 
 
 def test_files_are_named_by_paths_home_folders_and_file_uris(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

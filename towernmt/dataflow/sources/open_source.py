@@ -143,7 +143,7 @@ def open_source(uri: str) -> Source:
         return _open_url(uri)
     address, option_texts = split_uri(uri)
     if kind == "s3":
-        split_name(address)
+        address = _s3_address(address)
         return _open_files(_s3_name(uri, address), address, address, option_texts, _S3_OPTIONS)
     return _open_files(uri, address, _path(address), option_texts, {})
 
@@ -165,7 +165,7 @@ def open_storage(uri: str) -> tuple[Storage, str]:
     if kind != "s3":
         return LocalStorage(), _path(uri)
     address, option_texts = split_uri(uri)
-    split_name(address)
+    address = _s3_address(address)
     return _storage(address, parse_options(address, option_texts, _S3_OPTIONS)), address
 
 
@@ -249,6 +249,12 @@ def _open_url(uri: str) -> Source:
                 HttpStorage(WebServer(user, query, **retry_values)), pattern, **values)
 
 
+def _s3_address(address: str) -> str:
+    """Check an address in S3, and return it with the scheme in lower case, as in the names of listed objects."""
+    split_name(address)
+    return f"s3{address[2:]}"
+
+
 def _s3_name(uri: str, address: str) -> str:
     """Return the URI without the retry options, so that they may change when a run or a table load is resumed."""
     items = [item for item in uri[len(address) + 1:].split("&") if item.partition("=")[0] not in _S3_RETRY_OPTIONS]
@@ -256,7 +262,7 @@ def _s3_name(uri: str, address: str) -> str:
 
 
 def _storage(pattern: str, options: Mapping[str, Any]) -> Storage:
-    if not pattern.lower().startswith("s3://"):
+    if not pattern.startswith("s3://"):
         return LocalStorage()
     from towernmt.dataflow.storage.s3_storage import S3Storage
 
