@@ -91,6 +91,10 @@ def test_files_are_named_by_paths_home_folders_and_file_uris(tmp_path: Path, mon
         source = open_source(uri)
         assert [pair for _, pair in source.read(source.begin())] == [("a", "b")]
         assert source.name == uri
+    (tmp_path / "für %.tsv").write_text("a\tb\n")
+    for uri in (f"file://localhost{tmp_path}/f%C3%BCr%20%25.tsv", f"{tmp_path}/für %.tsv"):
+        source = open_source(uri)
+        assert [pair for _, pair in source.read(source.begin())] == [("a", "b")]
     source = open_source(f"{tmp_path}/x[1].dat?format=tsv")
     assert [pair for _, pair in source.read(source.begin())] == [("c", "d")]
 

@@ -379,7 +379,11 @@ class MixtureReader:
 
 
 def _call(source: Source, method: Callable[[], T]) -> T:
-    """Return the result of a method of a source; convert an unexpected exception to a DataError with its name."""
+    """Return the result of a method of a source.
+
+    Raises:
+        DataError: an unexpected exception was raised; the message names the source.
+    """
     try:
         return method()
     except TowerNMTError:

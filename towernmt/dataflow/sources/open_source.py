@@ -194,7 +194,9 @@ def _scheme(uri: str) -> str:
 
 
 def _path(address: str) -> str:
-    return os.path.expanduser(re.sub("(?i)^file://(localhost)?", "", address))
+    """Return the path of a file URI, whose percent-encoding is decoded, or the path itself; `~` is expanded."""
+    path = re.sub("(?i)^file://(localhost)?", "", address)
+    return os.path.expanduser(path if path == address else unquote(path))
 
 
 def _is_dialect(scheme: str) -> bool:
