@@ -188,6 +188,12 @@ def test_an_upload_whose_last_answer_is_lost_counts_only_if_the_object_is_there(
     assert folder.read("new") == data
 
 
+def test_a_failed_upload_reports_all_attempts(s3: Any) -> None:
+    options = s3_client.S3Options("http://127.0.0.1:9", retries=1)
+    with pytest.raises(DataError, match="s3://bucket/x: not reachable in 2 consecutive attempts"):
+        upload_stream(options, "s3://bucket/x", io.BytesIO(b"text"))
+
+
 def test_a_wrong_clock_is_not_reported_as_wrong_credentials() -> None:
     from botocore.exceptions import ClientError
 
