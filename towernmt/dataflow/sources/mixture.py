@@ -327,7 +327,7 @@ class MixtureReader:
             if iterator is None:
                 iterator = self._iterators[index] = source.read(self._states[index]["cursor"])
             return next(iterator, None)
-        except TowerNMTError:
+        except (TowerNMTError, MemoryError):
             raise
         except Exception as error:
             raise _unreadable(source, error) from error
@@ -386,7 +386,7 @@ def _call(source: Source, method: Callable[[], T]) -> T:
     """
     try:
         return method()
-    except TowerNMTError:
+    except (TowerNMTError, MemoryError):
         raise
     except Exception as error:
         raise _unreadable(source, error) from error
