@@ -154,7 +154,7 @@ def test_the_header_names_the_encoding(tmp_path: Path) -> None:
 
 
 def test_escaped_bytes_are_text_in_the_encoding_of_the_header(tmp_path: Path) -> None:
-    entry = r'msgid "a\x41\\303\8"' "\n" r'msgstr "fr\303\274h \xe2\x82\254\t\1011"' "\n"     # as msgcat --escape writes
+    entry = r'msgid "a\x41\\303\8"' "\n" r'msgstr "fr\303\274h \xe2\x82\254\t\1011"' "\n"     # of msgcat --escape
     (tmp_path / "x.po").write_text(HEADER % "1; plural=0" + entry)
     assert read(f"{tmp_path}/x.po") == [(r"aA\303\8", "früh €\tA1")]
     header = (HEADER % "1; plural=0").replace("UTF-8", "ISO-8859-1")

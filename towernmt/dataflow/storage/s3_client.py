@@ -259,8 +259,8 @@ def _response_error(name: str, bucket: str, server: str, error: Any) -> DataErro
         return DataError(f"{name}: {server} does not accept the credentials ({code}). {_CREDENTIALS}, with a key that "
                          "is valid there.")
     if code == "RequestTimeTooSkewed":
-        return DataError(f"{name}: the clock of this machine differs too much from the clock of {server}. Set the clock "
-                         "of this machine, and start the same command again.")
+        return DataError(f"{name}: the clock of this machine differs too much from the clock of {server}. Set the "
+                         "clock of this machine, and start the same command again.")
     if status in (401, 403):
         return DataError(f"{name}: {server} denies access with these credentials ({code}). Request permission to list "
                          f"and read the bucket {bucket}, or use another key. {_CREDENTIALS}.")
