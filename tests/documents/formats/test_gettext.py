@@ -185,7 +185,13 @@ def in_reverse(segments: list[Segment]) -> list[Segment]:
     ("python-brace-format", "{} of {:>5} is {{x}}", "{{x}} is {1:>5} of {0}"),
     ("python-brace-format", "{a} of {b.c[0]}", "{b.c[0]} of {a}"), ("java-format", "{0} of {1}", "{1} of {0}"),
     ("qt-format", "%1 of %2", "%2 of %1"), ("sh-format", "$a of ${b}", "${b} of $a"), ("lua-format", "%s of %d", ""),
-    ("no-c-format", "of %s and %d", "%d and %s of"), ("", "of %s and %d", "%d and %s of")])
+    ("no-c-format", "of %s and %d", "%d and %s of"), ("", "of %s and %d", "%d and %s of"),
+    ("php-format", "the %s saw <a href=\"%s\">it</a>", "<a href=\"%2$s\">it</a> saw %1$s the"),
+    ("python-brace-format", "the {} saw <a href='{}'>it</a>", "<a href='{1}'>it</a> saw {0} the"),
+    ("python-format", "the %s saw <a href=\"%s\">it</a>", ""),
+    ("python-format", "the %(a)s saw <a href=\"%(b)s\">it</a>", "<a href=\"%(b)s\">it</a> saw %(a)s the"),
+    ("c-format", "see <a href=\"%s\">%d files</a>", "<a href=\"%s\">files %d</a> see"),
+    ("c-format", "<p class=\"5%%\">%s of %d</p>", "<p class=\"5%%\">%2$d of %1$s</p>")])
 def test_placeholders_in_another_order_get_numbers_or_the_translation_stays_empty(
         flag: str, msgid: str, expected: str) -> None:
     entry = entry_of(msgid, flag, in_reverse)
@@ -199,11 +205,18 @@ def test_placeholders_in_another_order_get_numbers_or_the_translation_stays_empt
     ("python-format", "Open %(x)s", "Auf %(y)s", ""), ("no-c-format", "Open %s", "Auf", "Auf"),
     ("java-format", "the user''s {0}", "l'ami {0}", "l''ami {0}"), ("java-format", "open {0}", "ouvre {0} {", ""),
     ("java-format", "Can't open '{0}'", "Impossible d'ouvrir '{0}'", "Impossible d'ouvrir '{0}'"),
-    ("c-format", "a is 50% (b)", "a ist 50% (b)", "a ist 50% (b)")])
+    ("c-format", "a is 50% (b)", "a ist 50% (b)", "a ist 50% (b)"),
+    ("c-format", "Open <a href=\"%s\">this</a>", "Auf", "")])
 def test_a_translation_with_other_placeholders_stays_empty_and_stray_signs_are_escaped(
         flag: str, msgid: str, translation: str, expected: str) -> None:
     entry = entry_of(msgid, flag, lambda segments: [(translation,)])
     assert entry.msgstr == expected and entry.fuzzy
+
+
+@pytest.mark.parametrize("msgid", ["a is 50% (b) or 50%<b>c</b>", "<a href=\"%s\"><b>%d</b></a> of %s<br>",
+                                   "<img width='50%' src='%s'> %d"])
+def test_a_tag_is_no_end_of_a_placeholder(msgid: str) -> None:
+    assert entry_of(msgid, "c-format", list).msgstr == msgid
 
 
 @pytest.mark.parametrize(("msgid", "expected"), [
