@@ -85,6 +85,10 @@ def test_spaces_tabs_and_breaks() -> None:
     for count in ("zwei", "-1", "9" * 5000):
         assert segments(f'<text:p>Ein<text:s text:c="{count}"/>Wort</text:p>') == [("Ein Wort",)]
     assert written("<text:p>Umbrochen\n   im XML</text:p>") == "<text:p>Umbrochen im XML</text:p>"
+    body = ('<text:p>\n  Eingerückt <text:span text:style-name="T1"> im</text:span>\n  <text:span text:style-name="T1">'
+            "\n    XML</text:span>\n</text:p>")
+    assert written(body) == ('<text:p>Eingerückt <text:span text:style-name="T1">im</text:span> <text:span '
+                             'text:style-name="T1">XML</text:span> </text:p>')
 
 
 def test_fields_notes_boxes_and_cells() -> None:
