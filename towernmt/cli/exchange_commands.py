@@ -238,7 +238,8 @@ def add_package_arguments(parser: argparse.ArgumentParser) -> None:
                         help="put an export for another engine into the package, as ctranslate2:int8; may be repeated: "
                              f"{', '.join(FORMATS)}")
     parser.add_argument("--calibration", metavar="FILE",
-                        help="source sentences, one per line, for exports that need calibration (marian:int8)")
+                        help="source sentences, one per line, for the calibration of --include marian:int8 and web "
+                             "(default: the validation text of the run's data)")
     parser.add_argument("--date", metavar="YYYY-MM-DD",
                         help="date of the card (default: that of SOURCE_DATE_EPOCH, or of the checkpoint's file)")
     parser.add_argument("--checkpoint", metavar="WHICH",
@@ -251,7 +252,12 @@ def run_package(args: argparse.Namespace) -> int:
     """Write a package, print its files, and return the exit status."""
     text = card_text(args.card, {name: getattr(args, name) for name in _GIVEN})
     exports = [_export(include, text) for include in args.include]
-    for file in (*(file for pair in args.test for file in pair), *([args.calibration] if args.calibration else [])):
+    if args.calibration is not None and not any(precision in export_format(name).calibrated
+                                                for name, precision in exports):
+        raise SettingsError(f"--calibration {args.calibration}: no export in the package reads calibration sentences; "
+                            "pass --include marian:int8 or --include web, too, or leave it out.")
+    calibration = [] if args.calibration is None else [args.calibration]
+    for file in (*(file for pair in args.test for file in pair), *calibration):
         check_readable(file)
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
@@ -282,7 +288,7 @@ def run_package(args: argparse.Namespace) -> int:
     return 0
 
 
-def _export(include: str, text: CardText) -> tuple[str, str | None]:
+def _export(include: str, text: CardText) -> tuple[str, str]:
     """Return format and precision of `FORMAT[:PRECISION]`."""
     name, _, precision = include.partition(":")
     kind = export_format(name)
@@ -290,7 +296,7 @@ def _export(include: str, text: CardText) -> tuple[str, str | None]:
         raise SettingsError(f"--include {include}: {name} has {', '.join(kind.precisions)}.")
     if name == "argos" and text.pair() is None:
         raise SettingsError("--include argos needs the languages of the package: pass --languages, for example de-en.")
-    return name, precision or None
+    return name, precision or kind.precisions[0]
 
 
 def _tell_what_is_missing(text: CardText) -> None:

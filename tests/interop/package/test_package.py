@@ -344,6 +344,11 @@ def test_what_cannot_be_packed_is_refused_before_work_is_done(run_on_disk: Path,
         pack(run_on_disk, tmp_path / "x.zip", "--include", "ctranslate2:int3")
     with pytest.raises(SettingsError, match="--include argos needs the languages of the package: pass --languages"):
         pack(run_on_disk, tmp_path / "x.zip", "--include", "argos")
+    for include in ([], ["--include", "marian", "ctranslate2:int8"]):
+        with pytest.raises(SettingsError, match="--calibration valid.de: no export in the package reads calibration"):
+            pack(run_on_disk, tmp_path / "x.zip", "--calibration", "valid.de", *include)
+    with pytest.raises(DataError, match="valid.de: cannot read"):
+        pack(run_on_disk, tmp_path / "x.zip", "--calibration", str(tmp_path / "valid.de"), "--include", "web")
 
 
 @pytest.mark.thorough
