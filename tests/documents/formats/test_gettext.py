@@ -151,6 +151,16 @@ def test_only_a_form_for_the_number_one_alone_takes_the_singular(
     assert ["S" if form == msgid else "M" for form in found.values()] == list(expected)
 
 
+@pytest.mark.parametrize(("forms", "expected"), [(1, "M"), (2, "SM"), (3, "SMM")])
+def test_without_plural_forms_in_the_header_an_entry_keeps_its_number_of_forms(forms: int, expected: str) -> None:
+    text = re.sub('"Plural-Forms: [^"]*"\n', "", HEADER) + 'msgid "a"\nmsgid_plural "b"\n' + "".join(
+        f'msgstr[{number}] ""\n' for number in range(forms))
+    assert "Plural-Forms" not in text
+    document = open_po(text.encode())
+    found = polib.pofile(document.written(document.segments).decode()).find("a").msgstr_plural
+    assert ["S" if form == "a" else "M" for form in found.values()] == list(expected)
+
+
 def entry_of(msgid: str, flags: str, change: Callable[[list[Segment]], list[Segment]]) -> Any:
     """Return an entry with its translation, read by polib."""
     catalogue = polib.POFile()
