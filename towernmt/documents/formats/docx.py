@@ -171,13 +171,28 @@ def open_docx(content: bytes) -> OfficeDocument:
         DataError: the content is not a Word document, is damaged, or too large.
     """
     archive = Archive(content, ".docx")
-    types = archive.xml("[Content_Types].xml")
-    names = [kind.get("PartName", "").lstrip("/") for kind in types.getroot()
-             if isinstance(kind.tag, str) and _TYPE.fullmatch(kind.get("ContentType", ""))]
-    members = [name for name in dict.fromkeys(names) if name in set(archive.names)]
+    members = _members_with_text(archive)
     if not members:
         raise DataError("The file is not a .docx file: it contains no Word document.")
     return OfficeDocument(archive, members, WordParagraphs)
+
+
+_CONTENT_TYPES = "[Content_Types].xml"
+"""The member with the types of the others: by name, and for names that it does not list, by suffix."""
+
+
+def _members_with_text(archive: Archive) -> list[str]:
+    """Return the names of the members with text that readers see."""
+    kinds = [kind for kind in archive.xml(_CONTENT_TYPES).getroot() if isinstance(kind.tag, str)]
+    types = {kind.get("PartName", "").lstrip("/"): kind.get("ContentType", "") for kind in kinds
+             if _name(kind) == "Override"}
+    types_of_suffixes = {kind.get("Extension", "").lower(): kind.get("ContentType", "") for kind in kinds
+                         if _name(kind) == "Default"}
+    for name in archive.names:
+        if name != _CONTENT_TYPES:
+            types.setdefault(name, types_of_suffixes.get(name.rpartition(".")[2].lower(), ""))
+    names = set(archive.names)
+    return [name for name, kind in types.items() if name in names and _TYPE.fullmatch(kind)]
 
 
 def _with_fields(items: list[Item]) -> list[Item]:

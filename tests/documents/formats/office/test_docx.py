@@ -155,3 +155,20 @@ def test_cells_text_boxes_notes_and_headers_are_translated_and_what_was_deleted_
     assert written(content, capitals) == shouted
     assert written(content, capitals, "footnotes") == f"<w:p>{run('FUSSNOTE')}</w:p>"
     assert written(content, capitals, "comments") == f"<w:p>{run('Kommentar')}</w:p>"
+
+
+def test_the_type_of_a_member_may_be_that_of_its_suffix() -> None:
+    """Programs with .NET's class WordprocessingDocument write such files."""
+    types = f'<Default Extension="XML" ContentType="{KIND}document.main+xml"/>' + "".join(
+        f'<Override PartName="/word/{name}.xml" ContentType="{KIND}{name}+xml"/>' for name in ("header", "styles"))
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("[Content_Types].xml", f'<Types xmlns="http://schemas.openxmlformats.org/package/2006/'
+                                                f'content-types">{types}</Types>')
+        for name in ("document", "header", "styles"):
+            archive.writestr(f"word/{name}.xml", tree(f"<w:p>{run(name)}</w:p>"))
+    opened = open_docx(made.getvalue())
+    assert opened.segments == [("header",), ("document",)]
+    with zipfile.ZipFile(io.BytesIO(opened.written([("Kopf",), ("Text",)]))) as archive:
+        assert [run(text) in archive.read(f"word/{name}.xml").decode() for text, name in (
+            ("Kopf", "header"), ("Text", "document"), ("styles", "styles"))] == [True] * 3
