@@ -336,6 +336,16 @@ msgstr ""
         "%(n)s more": ("%(n)s MORE", {"python-format", "no-wrap", "fuzzy"})}
 
 
+@pytest.mark.parametrize(("flags", "expected"), [
+    ("#= c-format", "#, fuzzy\n#= c-format"), ("#, no-wrap\n#= c-format", "#, fuzzy, no-wrap\n#= c-format"),
+    ("#= c-format\n#, fuzzy", "#= c-format\n#, fuzzy"),
+    ("#= no-wrap\n#| msgid \"x\"", "#, fuzzy\n#= no-wrap\n#| msgid \"x\"")])
+def test_flags_may_be_on_lines_with_an_equals_sign(flags: str, expected: str) -> None:
+    msgid = '\nmsgid "open %s now"\n'
+    translation = "OPEN %s NOW" if "c-format" in flags else "OPEN %S NOW"
+    assert translated(f'{HEADER}{flags}{msgid}msgstr ""\n') == f'{HEADER}{expected}{msgid}msgstr "{translation}"\n'
+
+
 @pytest.mark.parametrize(("content", "sentence"), [
     (b"hello\n", "not a valid gettext catalogue: line 1"),
     *((HEADER.replace("UTF-8", name).encode(), f"declares the encoding {name}, which is unknown, or is not")
