@@ -89,6 +89,15 @@ def test_a_translation_stands_where_its_source_was() -> None:
     assert written.partition("| 12 |")[2].partition("SIEHE")[0] == TEXT.partition("| 12 |")[2].partition("Siehe")[0]
 
 
+@pytest.mark.parametrize("front", ["---\ntitle: Ein Titel\n---\n", "---\r\ntitle: Ein Titel\r\n...\r\n",
+                                   "---\n---\n", "---\n...\n", "+++\n+++\n",
+                                   "+++\ntitle = 'Ein ... Titel'\n...\n+++ \n"])
+def test_front_matter_is_kept(front: str) -> None:
+    document = open_markdown(f"{front}Text\n\n---\n".encode())
+    assert document.segments == [("Text",)]
+    assert document.written([("Translation",)]).decode() == f"{front}Translation\n\n---\n"
+
+
 @pytest.mark.parametrize(("translation", "expected"), [
     ("1. Mai", "1\\. Mai"), ("# eins", "\\# eins"), ("- eins", "\\- eins"), ("*wie* es ist", "\\*wie\\* es ist"),
     ("a_b und c * d", "a_b und c * d"), ("[h]", "\\[h\\]"), ("<b>fett</b>", "\\<b\\>fett\\</b\\>"),

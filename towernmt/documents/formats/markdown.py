@@ -40,7 +40,9 @@ from towernmt.documents.segments import Mark, Part, Segment, Shielded, plain_tex
 
 LONGEST = 10_000
 """Maximum length of a paragraph in characters, because the parser's time grows with the square of the length."""
-_FRONT_MATTER = re.compile(r"(---|\+\+\+)[ \t]*\r?\n(?:.*?\r?\n)?\1[ \t]*(?:\r?\n|$)", re.DOTALL)
+_FRONT_MATTER = re.compile(r"(?:---[ \t]*\r?\n(?:.*?\r?\n)??(?:---|\.\.\.)|\+\+\+[ \t]*\r?\n(?:.*?\r?\n)??\+\+\+)"
+                           r"[ \t]*(?:\r?\n|$)", re.DOTALL)
+"""YAML between lines of hyphens, of which the last one may be `...`, or TOML between lines of plus signs."""
 _TASK = re.compile(r"\[[ xX]\][ \t]+")
 _DEFINITION = re.compile(r":[ \t]+")
 _SPECIAL = re.compile(r"([\\`*_\[\]<>~&|$])")
