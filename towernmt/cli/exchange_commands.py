@@ -206,7 +206,7 @@ def _enumeration(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
-_GIVEN = ("licence", "languages", "source_prefix", "name", "description")
+_CARD_OPTIONS = ("licence", "languages", "source_prefix", "name", "description")
 """Fields of the card that have an option."""
 
 
@@ -250,7 +250,7 @@ def add_package_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_package(args: argparse.Namespace) -> int:
     """Write a package, print its files, and return the exit status."""
-    text = card_text(args.card, {name: getattr(args, name) for name in _GIVEN})
+    text = card_text(args.card, {name: getattr(args, name) for name in _CARD_OPTIONS})
     exports = [_export(include, text) for include in args.include]
     if args.calibration is not None and not any(precision in export_format(name).calibrated
                                                 for name, precision in exports):
@@ -284,7 +284,7 @@ def run_package(args: argparse.Namespace) -> int:
           f"licence {text.licence}.")
     for score in card["scores"]:
         print(f"{score['metric']} = {score['score']:.2f} on {score['test']}, of {score['of']}")
-    _tell_what_is_missing(text)
+    _report_missing_fields(text)
     return 0
 
 
@@ -299,7 +299,7 @@ def _export(include: str, text: CardText) -> tuple[str, str]:
     return name, precision or kind.precisions[0]
 
 
-def _tell_what_is_missing(text: CardText) -> None:
+def _report_missing_fields(text: CardText) -> None:
     checks: Sequence[tuple[str, bool]] = (
         ("the languages (--languages de-en)", not text.languages),
         ("names and licences of the training data (`data` in the file of --card)", not text.data))
