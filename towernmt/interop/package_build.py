@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.directories import EXPORT_DESCRIPTION
 from towernmt.core.errors import SettingsError
 from towernmt.core.structured_files import read_json
+from towernmt.core.temporary_directories import temporary_directory
 from towernmt.interop.export import export_model
 from towernmt.interop.model_card import (
     CardText,
@@ -86,8 +86,7 @@ def package_run(trained: TrainedModel, output: str | Path, text: CardText,
     tests = [read_test_set(*files) for files in options.tests]
     checkpoint = Path(trained.checkpoint).parent
     settings = settings_for_card(trained.run)
-    with tempfile.TemporaryDirectory(prefix="towernmt-") as folder:
-        temporary = Path(folder)
+    with temporary_directory("towernmt package") as temporary:
         contents = _collect_contents(trained, settings, options.precision)
         facts: dict[str, Any] = {
             "date": card_date(options.date, checkpoint), "model": _model(trained, contents.manifest),

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import shutil
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -349,6 +350,15 @@ def test_what_cannot_be_packed_is_refused_before_work_is_done(run_on_disk: Path,
             pack(run_on_disk, tmp_path / "x.zip", "--calibration", "valid.de", *include)
     with pytest.raises(DataError, match="valid.de: cannot read"):
         pack(run_on_disk, tmp_path / "x.zip", "--calibration", str(tmp_path / "valid.de"), "--include", "web")
+
+
+def test_the_files_of_a_process_that_was_killed_are_removed(
+        run_on_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    temporary = tmp_path / "temporary"
+    (temporary / "towernmt-scratch-of-a-killed-process/content").mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    pack(run_on_disk, tmp_path / "x.zip")
+    assert not list(temporary.glob("towernmt-scratch-*"))
 
 
 @pytest.mark.thorough
