@@ -176,6 +176,6 @@ def _decoder_options(file: Path) -> dict[str, Any]:
     try:
         content = load_strict(read_yaml_text(file))
     except (OSError, UnicodeDecodeError, yaml.MarkedYAMLError) as error:
-        raise DataError(f"{file}: cannot read the file ({str(error).splitlines()[0]}): fix it, or remove it and pass "
+        raise DataError(f"{file}: cannot read the file ({' '.join(str(error).split())}): fix it, or remove it and pass "
                         "--vocabularies.") from error
     return content if isinstance(content, dict) else {}
