@@ -24,6 +24,10 @@ _NOT_READ = tuple(_OFFICE + name for name in ("annotation", "tracked-changes")) 
 _FIELDS = ("date", "time", "page-number", "page-count", "file-name", "author-name", "title", "chapter", "sequence",
            "sequence-ref", "reference-ref", "bookmark-ref", "note-ref", "variable-get", "variable-set",
            "user-field-get", "expression", "subject", "creator", "database-display")
+_INVISIBLE = frozenset(_TEXT + name + end for end in ("", "-start", "-end") for name in (
+    "bookmark", "reference-mark", "toc-mark", "alphabetical-index-mark", "user-index-mark", "change")) | {
+        f"{_TEXT}soft-page-break", f"{_OFFICE}annotation", f"{_OFFICE}annotation-end"}
+"""Elements that readers do not see."""
 _WHITE = re.compile("[ \t\r\n]+")
 _COUNT = re.compile(r"\d{1,9}")
 _RAISED = re.compile(r"text-position (?!0)\S")
@@ -97,7 +101,8 @@ class OpenDocumentParagraphs:
                 yield Item(" " * min(int(count) if _COUNT.fullmatch(count) else 1, MOST_SPACES), path)
             else:
                 self._follows_space = False
-                yield Item(child, path, _shown(child), child.tag in _DIVIDES)
+                yield Item(child, path, _shown(child), child.tag in _DIVIDES,
+                           is_invisible=child.tag in _INVISIBLE or not isinstance(child.tag, str))
             yield from self._text(child.tail, path)
 
     def _text(self, text: str | None, path: Path) -> Iterator[Item]:

@@ -8,8 +8,10 @@ import zipfile
 
 import pytest
 
+from tests.documents import fake_translator as fakes
 from towernmt.documents.formats.docx import open_docx
 from towernmt.documents.segments import Mark, Segment, Shielded
+from towernmt.documents.translation import SplitSegments
 
 W = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 KIND = "application/vnd.openxmlformats-officedocument.wordprocessingml."
@@ -101,6 +103,26 @@ def test_hidden_text_is_not_translated_unless_its_value_shows_it(value: str, is_
     body = "<w:p>" + run("das Handbuch", f"<w:vanish {value}/>".replace(" /", "/")) + "</w:p>"
     assert open_docx(document(body)).segments == ([] if is_hidden else [("das Handbuch",)])
     assert written(document(body)) == body
+
+
+@pytest.mark.parametrize("item", [
+    '<w:bookmarkStart w:id="0" w:name="_GoBack"/><w:bookmarkEnd w:id="0"/>',
+    "<w:del><w:r><w:delText>es</w:delText></w:r></w:del>", run("es", "<w:vanish/>"), "<!--x-->",
+    '<w:commentRangeEnd w:id="1"/><w:r><w:commentReference w:id="1"/></w:r>',
+    '<w:r><w:fldChar w:fldCharType="begin"/></w:r><w:r><w:instrText> XE "Haus" </w:instrText></w:r>'
+    '<w:r><w:fldChar w:fldCharType="end"/></w:r>'])
+def test_invisible_items_do_not_divide_a_word(item: str) -> None:
+    def without_runs(text: str) -> str:
+        return re.sub("</?w:r>", "", text)
+
+    body = f"<w:p>{run('Das Haus')}{item}{run('boot fährt.')}</w:p>"
+    assert without_runs(written(document(body))) == without_runs(body)
+    split = SplitSegments(open_docx(document(body)).segments, None)
+    assert [sentence.text for sentence in split.sentences] == ["Das Hausboot fährt."]
+    houseboat = fakes.Fake("The houseboat moves.", [(0, 0), (1, 1), (2, 2)])
+    found = without_runs(written(document(body), split.segments([houseboat])))
+    assert found.count(without_runs(item)) == 1
+    assert re.sub("<[^>]*>", "", found.replace(without_runs(item), "")) == "The houseboat moves."
 
 
 def test_tabs_and_breaks_divide_and_edges_stay() -> None:
