@@ -30,6 +30,7 @@ from towernmt.core.tf_compat import tf
 from towernmt.dataflow.preparation.alignment_model import Entries
 from towernmt.dataflow.text.language_codes import Direction
 from towernmt.evaluate.metrics import corpus_scores
+from towernmt.interop import package_build
 from towernmt.interop.ctranslate2_engine import CTranslate2Translator
 from towernmt.interop.export import export_model
 from towernmt.interop.model_card import CardText, card_date, card_markdown, card_text_of_package
@@ -350,6 +351,15 @@ def test_what_cannot_be_packed_is_refused_before_work_is_done(run_on_disk: Path,
             pack(run_on_disk, tmp_path / "x.zip", "--calibration", "valid.de", *include)
     with pytest.raises(DataError, match="valid.de: cannot read"):
         pack(run_on_disk, tmp_path / "x.zip", "--calibration", str(tmp_path / "valid.de"), "--include", "web")
+
+
+def test_the_exports_and_the_date_are_checked_before_the_weights_are_read(
+        run_on_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(package_build, "weight_members", lambda *_: pytest.fail("the weights are read"))
+    with pytest.raises(SettingsError, match="--include ctranslate2:float32 was passed twice"):
+        pack(run_on_disk, tmp_path / "x.zip", "--include", "ctranslate2", "ctranslate2:float32")
+    with pytest.raises(SettingsError, match="--date soon: expected a date such as"):
+        pack(run_on_disk, tmp_path / "x.zip", "--date", "soon")
 
 
 def test_the_files_of_a_process_that_was_killed_are_removed(
