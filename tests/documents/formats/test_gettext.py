@@ -274,7 +274,8 @@ def test_hostile_placeholders_take_little_time(text: str) -> None:
 @pytest.mark.processes
 @pytest.mark.skipif(shutil.which("msgfmt") is None, reason="needs msgfmt of gettext")
 def test_msgfmt_accepts_what_a_careless_translator_makes(tmp_path: Path) -> None:
-    texts = ["%d of %s\n", "\n%s: %dx%d\n", "%<PRIu64> of %-5.2f%%", "%s%s", "a %*d b %s", "% 5d is it", "x%sy%lu"]
+    texts = ["%d of %s\n", "\n%s: %dx%d\n", "%<PRIu64> of %-5.2f%%", "%s%s", "a %*d b %s", "% 5d is it", "x%sy%lu",
+             'the %d saw <a href="%s">it</a>']
     entries = "".join(f'#, c-format\nmsgid {json.dumps(text)}\nmsgstr ""\n\n' for text in texts)
     entries += '#, java-format\nmsgid "the user\'\'s {0} and \'{\'x\'}\'"\nmsgstr ""\n\n'
     plurals = '#, c-format\nmsgid "one"\nmsgid_plural "%d of %s"\nmsgstr[0] ""\nmsgstr[1] ""\n'
