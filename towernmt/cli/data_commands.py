@@ -61,8 +61,8 @@ def add_prepare_arguments(parser: argparse.ArgumentParser) -> None:
             continue
         if kind is list:
             default: list[str] | None = None if field.default is None else []
-            metavar = "NAME" if field.name == "valid_name" else "FILE"
-            parser.add_argument(option, nargs="+", action="extend", default=default, metavar=metavar, help=text)
+            parser.add_argument(option, nargs="+", action="extend", default=default, metavar=_metavar(field.name, str),
+                                help=text)
             continue
         if field.name == "ray":
             parser.add_argument(option, nargs="?", const="", metavar="ADDRESS", help=text)
@@ -119,7 +119,7 @@ def _note_of_unknown_tokens(settings: PrepareSettings, statistics: Mapping[str, 
     """Return how to add the subwords of the text to a model, or "" if the model knows almost all of its tokens."""
     side = max(("source", "target"), key=lambda side: statistics[side]["unknown_rate"])
     rate = statistics[side]["unknown_rate"]
-    if rate < UNKNOWN_TO_REPORT or settings.target is None or settings.factors:
+    if rate < UNKNOWN_TO_REPORT or not settings.target or settings.factors:
         return ""
     command = shlex.join(["towernmt", "grow", "--model", model, "--source", settings.source, "--target",
                           settings.target, "--output"])
@@ -141,8 +141,13 @@ def _kind(annotation: Any) -> type:
     return kind
 
 
+_METAVARS = {"output": "DIR", "valid_name": "NAME", "vocab_symbols": "TEXT", "source_script": "NAME",
+             "target_script": "NAME", "source_language": "CODE", "target_language": "CODE"}
+"""Metavars of settings whose values are texts, but not the paths of files."""
+
+
 def _metavar(name: str, kind: type) -> str:
-    return "DIR" if name == "output" else {int: "N", float: "X", str: "FILE"}[kind]
+    return _METAVARS.get(name) or {int: "N", float: "X", str: "FILE"}[kind]
 
 
 LOAD_TEXT = ("Write sentence pairs into a database table, which is created if it does not exist. The same command "
