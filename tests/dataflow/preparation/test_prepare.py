@@ -415,6 +415,11 @@ def test_a_target_that_is_the_source_is_reported(tmp_path: Path) -> None:
     ({"byte_fallback": True, "vocab_kind": "word"}, "--byte-fallback with --vocab-kind word: only Sentence"),
     ({"character_coverage": 0.99, "vocab_kind": "bpe-codes"}, "--character-coverage with --vocab-kind bpe-codes"),
     ({"vocab_symbols": "<a>", "vocab_kind": "word"}, "--vocab-symbols with --vocab-kind word"),
+    ({"alignments": ""}, "--alignments is empty: pass a value, or leave out --alignments"),
+    ({"source_vocab": ""}, "--source-vocab is empty"),
+    ({"source_script": ""}, "--source-script is empty"),
+    ({"valid_source": [""], "valid_target": ["a"]}, "--valid-source is empty"),
+    ({"source_factor_files": ["a", ""]}, "--source-factor-files is empty"),
     ({"vocab_symbols": "<a>,b c"}, "--vocab-symbols b c: a token cannot contain white space"),
     ({"vocab_symbols": "<a>,<s>"}, "--vocab-symbols <s>: this token is reserved"),
 ))
