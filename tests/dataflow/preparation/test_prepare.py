@@ -447,6 +447,26 @@ def test_files_that_are_missing_are_refused_before_any_work(tmp_path: Path) -> N
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(("name", "content", "message"), (
+    ("spm.vocab", b"a\t-1\n", r"spm\.vocab: no vocabulary found\. Name a file with the suffix \.model"),
+    ("damaged.model", b"damaged", r"damaged\.model: not a SentencePiece model, or damaged"),
+    ("three.codes", b"#version: 0.2\na b c\n", r"three\.codes: not a file of subword-nmt codes")))
+def test_a_file_that_is_no_vocabulary_is_refused_before_the_text_is_read(name: str, content: bytes, message: str,
+                                                                         tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    settings = _write(tmp_path, [], source=str(tmp_path / "missing"), source_vocab=str(tmp_path / name))
+    with pytest.raises(DataError, match=message):
+        prepare(settings)
+
+
+def test_a_missing_package_is_reported_before_the_text_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+                                                               ) -> None:
+    for module in ("subword_nmt", "subword_nmt.apply_bpe", "subword_nmt.learn_bpe"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(DataError, match=r"pip install 'towernmt\[bpe\]'"):
+        prepare(_write(tmp_path, [], source=str(tmp_path / "missing"), vocab_kind="bpe-codes"))
+
+
 def test_vocabularies_can_be_taken_along_with_a_run(tmp_path: Path) -> None:
     data = prepare(_write(tmp_path, _corpus(100)))
     data.copy_vocabularies(tmp_path / "run" / "vocabulary")

@@ -38,7 +38,7 @@ from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.dataflow.preparation.shards import ShardInfo
 from towernmt.dataflow.preparation.task_runners import task_runner
-from towernmt.dataflow.preparation.vocabulary_learning import VocabularyMaker, check_known_tags, check_vocabulary_files
+from towernmt.dataflow.preparation.vocabulary_learning import VocabularyMaker, check_known_tags, check_vocabularies
 from towernmt.dataflow.preparation.vocabulary_plan import plan_vocabularies
 from towernmt.dataflow.text.text_lines import check_rereadable
 from towernmt.dataflow.vocabulary.base import Vocabulary
@@ -79,7 +79,7 @@ def prepare(settings: PrepareSettings, stream: TextIO | None = None, name: str |
     settings.check()
     for path in settings.text_files():
         check_rereadable(path)
-    check_vocabulary_files(settings)
+    check_vocabularies(settings)
     output = OutputDirectory(settings.output, settings.overwrite, partial(_report, stream))
     with cleanup_on_signal(output.abandon), output:
         text_settings, mixture = open_sources(settings, stream)

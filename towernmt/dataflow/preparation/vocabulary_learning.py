@@ -17,8 +17,8 @@ from towernmt.dataflow.preparation.tasks import Task, atomic_output
 from towernmt.dataflow.preparation.text_tasks import SampleSpec, sampled_sentences
 from towernmt.dataflow.preparation.vocabulary_plan import VocabularyPlan, files_by_side, is_learned, learned_sides
 from towernmt.dataflow.sources.corpora import check_tags
-from towernmt.dataflow.vocabulary.base import Vocabulary
-from towernmt.dataflow.vocabulary.bpe_codes import learn_bpe_codes
+from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, Vocabulary
+from towernmt.dataflow.vocabulary.bpe_codes import BpeCodesVocabulary, check_subword_nmt, learn_bpe_codes
 from towernmt.dataflow.vocabulary.character_coverage import automatic_coverage
 from towernmt.dataflow.vocabulary.sentencepiece_learning import learn_sentence_piece
 from towernmt.dataflow.vocabulary.source_factors import add_factors, split_factors
@@ -31,25 +31,34 @@ _LEARNING_SETTINGS = ("vocab_kind", "vocab_size", "character_coverage", "byte_fa
 """Settings of `prepare` that have an effect only if a vocabulary is learned."""
 
 
-def check_vocabulary_files(settings: PrepareSettings) -> None:
-    """Check that the vocabulary files of the settings can be read, and that no other setting contradicts them.
+def check_vocabularies(settings: PrepareSettings) -> None:
+    """Check the vocabulary files of the settings, and that the other vocabularies can be learned.
 
     Raises:
-        DataError: a file is missing or cannot be read.
+        DataError: a file is missing, cannot be read or is not a vocabulary, or a package is missing.
         SettingsError: no vocabulary is learned, but a setting is for learning one.
     """
-    for path in filter(None, (settings.source_vocab, settings.target_vocab)):
+    files = [path for path in (settings.source_vocab, settings.target_vocab) if path]
+    for path in files:
         try:
             open(path, "rb").close()
         except OSError as error:
             raise DataError(f"{path}: cannot read the vocabulary ({error.strerror}). "
                             f"{remedy(error, 'Check the path.')}") from error
-    if not learned_sides(settings) and not settings.factors:
+    sides = learned_sides(settings)
+    if not sides and not settings.factors:
         for name in _LEARNING_SETTINGS:
             if getattr(settings, name) != getattr(PrepareSettings, name):
                 option = f"--{name.replace('_', '-')}"
                 raise SettingsError(f"{option} has no effect, because all vocabularies are files: leave out {option}, "
                                     "or --source-vocab and --target-vocab.")
+    for path in files:
+        if is_learned(path):        # codes without the list of their subwords
+            BpeCodesVocabulary(Path(path).read_bytes(), SPECIAL_PIECES, path)
+        else:
+            load_vocabulary(path)
+    if sides and settings.vocab_kind == "bpe-codes":
+        check_subword_nmt()
 
 
 def check_known_tags(settings: PrepareSettings, tags: Sequence[str]) -> None:

@@ -209,6 +209,15 @@ def _segmenter(codes: bytes, origin: str) -> Any:
                         "Check the path.") from error
 
 
+def check_subword_nmt() -> None:
+    """Check that codes can be learned.
+
+    Raises:
+        DataError: subword-nmt is not installed.
+    """
+    _subword_nmt("learn_bpe")
+
+
 def _subword_nmt(module: str) -> Any:
     try:
         import subword_nmt.apply_bpe
