@@ -12,7 +12,7 @@ import pytest
 from towernmt.core.errors import DataError
 from towernmt.dataflow.batches.batch_settings import BatchSettings
 from towernmt.dataflow.batches.batches import Batches
-from towernmt.dataflow.preparation import alignment_tasks
+from towernmt.dataflow.preparation import alignment_tasks, passes, preparation
 from towernmt.dataflow.preparation.alignment_model import AlignmentModel, aligned_pairs
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
@@ -95,6 +95,24 @@ def test_the_links_are_those_of_models_of_all_pairs(settings):
     backward = AlignmentModel.learn([reversed_block(block)], data.source_vocabulary.size)
     links, counts = aligned_pairs(forward, backward, block)
     assert np.array_equal(links, block.links) and np.array_equal(np.cumsum(counts), block.link_offsets[1:])
+
+
+def test_an_interruption_after_the_removal_of_empty_shards_loses_no_work(settings, monkeypatch):
+    for path in map(Path, (settings.source, settings.target)):
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[:12]))
+    settings = replace(settings, shard_pairs=1)
+    whole = prepare(replace(settings, output=settings.output + "-whole"))
+    assert whole.num_blocks < 12
+
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(passes, "_RESUMABLE_LINES", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, "statistics_table", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(settings)
+    assert prepare(settings).fingerprint == whole.fingerprint
 
 
 def test_a_text_of_which_no_pair_is_left_is_refused(settings):

@@ -182,6 +182,13 @@ def test_statistics_agree_with_a_count_by_hand(tmp_path: Path) -> None:
             f"{q:g}": np.quantile(lengths[:, side], q, method="inverted_cdf") for q in (0.5, 0.9, 0.99, 1.0)}
 
 
+def test_a_limit_that_no_sentence_reaches_needs_no_memory(tmp_path: Path) -> None:
+    limited = prepare(_write(tmp_path / "a", _corpus(50), max_length=200))
+    unlimited = prepare(_write(tmp_path / "b", _corpus(50), max_length=10**18))
+    assert unlimited.statistics == limited.statistics and unlimited.fingerprint == limited.fingerprint
+    assert unlimited.pair_lengths.to_text() == limited.pair_lengths.to_text()
+
+
 def test_validation_text_is_kept_raw(tmp_path: Path) -> None:
     settings = _write(tmp_path, _corpus(100), valid_source=str(tmp_path / "v.de"),
                       valid_target=str(tmp_path / "v.en"))

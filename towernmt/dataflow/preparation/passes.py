@@ -170,7 +170,7 @@ class Passes:
             if not all(task.done for task in drops):
                 self._do("looking for duplicates", FindDuplicates.of_shares(job, job.repeated_keys, job.lookups))
             self._do("dropping duplicates", drops)
-        statistics = Statistics(self._settings.max_length, job.factors, job.linked or job.aligns)
+        statistics = Statistics(job.factors, job.linked or job.aligns)
         for part in parts:
             statistics.merge(read_facts(job.distributed(part))["statistics"])
         if job.aligns and statistics.pairs:
@@ -179,7 +179,8 @@ class Passes:
         shards = [read_shard_info(job, n) for n in range(job.shards)]
         if job.aligns:
             for shard in shards:
-                statistics.count_links(read_shard(self.stage, shard, verify=False))
+                if shard.pairs:     # an interrupted process may have removed the files of the others
+                    statistics.count_links(read_shard(self.stage, shard, verify=False))
         return statistics, shards
 
     def _do(self, label: str, tasks: Sequence[NumberedTask]) -> None:
@@ -194,7 +195,7 @@ class Passes:
 
 
 _PLAN = "plan.json"
-_FORMAT = 1     # format of the files that tasks leave for each other
+_FORMAT = 2     # format of the files that tasks leave for each other
 # Prefixes of the files that are not removed: their readers check whether they are still valid.
 _UNCHECKED_PREFIXES = ("corpus.", "text-", VISIBILITY_MARK)
 
