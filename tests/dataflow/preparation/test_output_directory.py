@@ -150,6 +150,22 @@ def test_abandon_before_the_start_removes_nothing(settings: PrepareSettings) -> 
         assert (output.stage / "shard-00000.pairs.p0").exists()
 
 
+def test_a_signal_during_the_first_checks_leaves_the_work_of_an_earlier_command(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = tmp_path / "out" / STAGE / "work"
+    work.mkdir(parents=True)
+    output = OutputDirectory(tmp_path / "out", overwrite=False)
+
+    def end(directory: OutputDirectory) -> None:
+        output.abandon()
+        raise KeyboardInterrupt     # in place of the end of the process
+
+    monkeypatch.setattr(OutputDirectory, "_check", end)
+    with pytest.raises(KeyboardInterrupt):
+        output.__enter__()
+    assert work.exists()
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 @pytest.mark.parametrize("moment", range(0, 20, 2))
 def test_killed_at_any_moment_of_the_exchange_the_new_data_are_read(

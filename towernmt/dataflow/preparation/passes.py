@@ -27,13 +27,12 @@ from towernmt.dataflow.preparation.encode_tasks import (
 )
 from towernmt.dataflow.preparation.input_texts import PairTexts, pair_texts, text_files
 from towernmt.dataflow.preparation.manifest import VOCABULARIES
-from towernmt.dataflow.preparation.output_directory import OutputDirectory
+from towernmt.dataflow.preparation.output_directory import PLAN, WORK, OutputDirectory
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.shards import ShardInfo, read_shard, write_shard
 from towernmt.dataflow.preparation.task_runners import VISIBILITY_MARK, TaskRunner, run_with_progress
 from towernmt.dataflow.preparation.tasks import (
     CHUNKS_OF_A_PART,
-    WORK,
     NumberedTask,
     PreparationJob,
     atomic_output,
@@ -194,7 +193,6 @@ class Passes:
             linked=settings.alignment_file is not None, aligns=settings.learns_alignments)
 
 
-_PLAN = "plan.json"
 _FORMAT = 2     # format of the files that tasks leave for each other
 # Prefixes of the files that are not removed: their readers check whether they are still valid.
 _UNCHECKED_PREFIXES = ("corpus.", "text-", VISIBILITY_MARK)
@@ -214,14 +212,14 @@ def claim_stage(stage: Path, key: str) -> bool:
     work.mkdir(exist_ok=True)
     plan = {"format": _FORMAT, "key": key}
     try:
-        if json.loads((work / _PLAN).read_text()) == plan:
+        if json.loads((work / PLAN).read_text()) == plan:
             return True
     except (OSError, ValueError):
         pass    # no preparation was begun
     for path in [*stage.iterdir(), *work.iterdir()]:
         if path != work and not path.name.startswith(_UNCHECKED_PREFIXES):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-    with atomic_output(work / _PLAN) as unfinished:
+    with atomic_output(work / PLAN) as unfinished:
         unfinished.write_text(json.dumps(plan))
     return False
 
