@@ -10,6 +10,7 @@ import pytest
 
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.preparation.alignment_model import Entries
+from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.predict.search.lexical_table import (
     Lexicon,
@@ -105,6 +106,16 @@ def test_alignments_are_counted(tmp_path: Path) -> None:
     invisible = written(tmp_path / "a", "das haus", "das \u200b klein", "das klein")    # the cleaned line has two words
     with pytest.raises(DataError, match="links line 2: the word alignment 2-0"):
         entries_of_alignments(invisible, target, str(tmp_path / "links"), SOURCE, TARGET)
+
+
+def test_a_word_without_its_factor_is_named_with_file_and_line(tmp_path: Path) -> None:
+    factored = FactoredVocabulary(SOURCE, [WordVocabulary([*SPECIAL, "N"])])
+    source = written(tmp_path / "a", *["das|N"] * 8193, "haus")
+    target, links = written(tmp_path / "b", *["the"] * 8194), written(tmp_path / "links", *["0-0"] * 8194)
+    with pytest.raises(DataError, match=r"/a line 8194: 'haus' does not have the form word\|factor1"):
+        list(blocks_of_text(source, target, factored, TARGET, 9000))
+    with pytest.raises(DataError, match=r"/a line 8194: 'haus' does not have the form word\|factor1"):
+        entries_of_alignments(source, target, links, factored, TARGET)
 
 
 def test_a_table_of_probabilities_or_of_logarithms_is_read(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import math
 import zipfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import zip_longest
@@ -24,6 +25,7 @@ from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.text.pharaoh_alignments import link_tokens, parse_links
 from towernmt.dataflow.text.text_lines import Chunk, read_chunks, read_lines
 from towernmt.dataflow.vocabulary.base import PAD, SPECIAL_PIECES, UNK, Vocabulary
+from towernmt.dataflow.vocabulary.source_factors import FactorError
 
 if TYPE_CHECKING:
     from towernmt.dataflow.preparation.prepared_data import PreparedData
@@ -175,6 +177,15 @@ def vocabularies_fingerprint(source: Vocabulary, target: Vocabulary) -> str:
     return digest.hexdigest()[:32]
 
 
+@contextmanager
+def _naming_lines(chunk: Chunk) -> Iterator[None]:
+    """Add the file and the number of the line to the error about a word that lacks a factor."""
+    try:
+        yield
+    except FactorError as error:
+        raise error.at(chunk.path, chunk.first_line + error.index) from None
+
+
 _PAIRS_PER_BLOCK = 8192
 _EMPTY_WORD = ("<eps>", "NULL")
 """Names of the empty word in the output of aligners."""
@@ -197,11 +208,12 @@ def blocks_of_text(source: str, target: str, source_vocabulary: Vocabulary, targ
     """Yield the first pairs of two text files with one sentence per line.
 
     Raises:
-        DataError: a file is missing or not UTF-8, or the numbers of lines differ.
+        DataError: a file is missing or not UTF-8, a source word lacks a factor, or the numbers of lines differ.
     """
     for source_chunk, target_chunk in _parallel([source, target]):
-        sides = [source_vocabulary.encode_batch(source_chunk.decode()[:pairs]),
-                 target_vocabulary.encode_batch(target_chunk.decode()[:pairs])]
+        with _naming_lines(source_chunk):
+            sides = [source_vocabulary.encode_batch(source_chunk.decode()[:pairs]),
+                     target_vocabulary.encode_batch(target_chunk.decode()[:pairs])]
         (source_ids, source_offsets), (target_ids, target_offsets) = map(_flat, sides)
         yield PairBlock(source_ids, source_offsets, target_ids, target_offsets)
         pairs -= len(sides[0])
@@ -221,12 +233,14 @@ def entries_of_alignments(source: str, target: str, alignments: str, source_voca
         target_vocabulary: vocabulary of the target.
 
     Raises:
-        DataError: a file is missing, the numbers of lines differ, or a word alignment is not valid.
+        DataError: a file is missing, a source word lacks a factor, the numbers of lines differ, or a word alignment is
+            not valid.
     """
     size, frequency = target_vocabulary.size, np.zeros(target_vocabulary.size, np.int64)
     keys, counts = np.zeros(0, np.int64), np.zeros(0, np.float64)
     for source_chunk, target_chunk, links_chunk in _parallel([source, target, alignments]):
-        source_ids, source_words = source_vocabulary.encode_with_words(source_chunk.decode())
+        with _naming_lines(source_chunk):
+            source_ids, source_words = source_vocabulary.encode_with_words(source_chunk.decode())
         target_ids, target_words = target_vocabulary.encode_with_words(target_chunk.decode())
         links = parse_links(links_chunk, *([len(clean(line).split()) for line in chunk.decode()]
                                            for chunk in (source_chunk, target_chunk)))
