@@ -240,6 +240,11 @@ def test_existing_vocabularies_are_used_as_they_are(tmp_path: Path) -> None:
     shared = prepare(_write(tmp_path / "c", _corpus(50), vocab_size=None, shared_vocab=True,
                             source_vocab=files["source_vocab"]))
     assert shared.shared_vocabulary
+    by_target = prepare(_write(tmp_path / "d", _corpus(50), vocab_size=None, shared_vocab=True,
+                               target_vocab=files["target_vocab"]))
+    infos = by_target.manifest["vocabularies"]
+    assert infos["source"] == infos["target"] == {"kind": "sentencepiece", "size": first.target_vocabulary.size}
+    assert set(first.source_text.words) <= set(by_target.source_text.words)
 
 
 @pytest.mark.parametrize(("option", "value"), (("--vocab-size", 500), ("--split-digits", True),

@@ -271,8 +271,8 @@ class VocabularyMaker:
         return add_factors(vocabularies["source"], factors), vocabularies.get("target", vocabularies["source"]), notes
 
     def source_text(self) -> SourceText:
-        """Return the facts next to the given source vocabulary about the text of its model; may be empty."""
-        path = self._settings.source_vocab
+        """Return the facts next to the file of the source vocabulary about the text of its model; may be empty."""
+        path = self._files["source"]
         return SourceText.load(path) if path else SourceText()
 
     def _texts(self) -> tuple[str, ...]:
