@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.preparation import input_texts
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.prepared_data import PreparedData
@@ -50,6 +51,13 @@ def test_a_source_is_prepared_as_two_text_files_are(directory: Path, uri: str) -
     for block, expected_block in zip(blocks(data), blocks(expected), strict=True):
         assert np.array_equal(block, expected_block)
     assert not list(directory.glob("**/corpus.source"))
+
+
+def test_a_text_that_is_too_long_for_a_line_is_named_by_its_source(directory: Path, monkeypatch: pytest.MonkeyPatch
+                                                                  ) -> None:
+    monkeypatch.setattr(input_texts, "LONGEST_LINE", 11)
+    with pytest.raises(DataError, match=r"train\.tsv\.gz, pair 11: the line is longer than"):
+        prepared(source="train.tsv.gz")
 
 
 def test_a_mixture_brings_its_tags_limits_and_validation_text(directory: Path) -> None:

@@ -29,7 +29,7 @@ from towernmt.dataflow.sources.mixture import Mixture
 from towernmt.dataflow.sources.source import Cursor
 from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.text.text_index import TextIndex, TextRange, TextSummary, scan_pair
-from towernmt.dataflow.text.text_lines import Chunk, read_lines
+from towernmt.dataflow.text.text_lines import LONGEST_LINE, Chunk, line_too_long, read_lines
 from towernmt.dataflow.text.validation_set import NO_VALIDATION_TEXT, ValidationFiles, check_has_text, files_of_set
 from towernmt.dataflow.vocabulary.source_factors import SEPARATOR, FactorError, split_factors
 
@@ -147,9 +147,9 @@ class _Copy:
                 texts = [clean(pair.source) for pair in pairs]
                 if self._factors:
                     _check_factors(texts, self._factors, done, self._mixture.name)
-                source.write("".join(text + "\n" for text in texts).encode())
+                source.write(_lines(texts, done, self._mixture.name))
                 with naming(self.files[1]):
-                    target.write("".join(clean(pair.target) + "\n" for pair in pairs).encode())
+                    target.write(_lines([clean(pair.target) for pair in pairs], done, self._mixture.name))
                 done += len(pairs)
                 progress.update(done)
                 if done - recorded_pairs >= _RECORD_PAIRS:
@@ -181,6 +181,15 @@ class _Copy:
             os.fsync(file.fileno())
         state = {"origin": self._origin, "pairs": pairs, "cursor": cursor, "bytes": [file.tell() for file in files]}
         write_text(self._state_path, json.dumps(state))
+
+
+def _lines(texts: list[str], before: int, name: str) -> bytes:
+    """Return texts as lines; the length of each is checked here, where messages can name the source."""
+    lines = [text.encode() + b"\n" for text in texts]
+    for number, line in enumerate(lines):
+        if len(line) > LONGEST_LINE:
+            raise line_too_long(f"{name}, pair {before + number + 1}")
+    return b"".join(lines)
 
 
 def _check_factors(texts: list[str], factors: int, before: int, name: str) -> None:
