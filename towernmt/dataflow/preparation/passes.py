@@ -149,7 +149,7 @@ class Passes:
         return source, target, notes
 
     def _write_source_text(self, vocabulary_facts: SourceText) -> None:
-        """Write the facts about the source text, with those that a given vocabulary brings along."""
+        """Write the facts about the source text, merged with those about the text of an existing vocabulary."""
         settings, share = self._settings, min(COUNTED_LINES / max(self.lines, 1), 1.0)
         tasks = [CountSource.of(n, texts, share, settings.source_factors, settings.seed, self._work)
                  for n, texts in enumerate(self._parts)]

@@ -341,8 +341,8 @@ class PairFilter:
         max_length: maximum number of tokens of either side, without BOS and EOS.
         max_length_ratio: maximum ratio of the longer side to the shorter side, in tokens.
         texts: filters of the text of a pair.
-        duplicates: one of `DUPLICATES`, which determines the keys of pairs that are computed. `preparation.tasks`
-            compares the keys and drops the pairs.
+        duplicates: one of `DUPLICATES`, which determines the keys of pairs that are computed.
+            `preparation.encode_tasks` compares the keys and drops the pairs.
     """
 
     max_length: int
