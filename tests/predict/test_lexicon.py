@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.preparation.alignment_model import Entries
+from towernmt.dataflow.preparation.shards import PairBlock
 from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.predict.search.lexical_table import (
     Lexicon,
+    blocks_of_prepared,
     blocks_of_text,
     entries_of_alignments,
     entries_of_table,
@@ -91,6 +94,17 @@ def test_text_becomes_blocks_of_ids_and_only_the_first_pairs_are_taken(tmp_path:
     short = written(tmp_path / "c", "the house")
     with pytest.raises(DataError, match="different numbers of lines: .*c ends first"):
         list(blocks_of_text(source, short, SOURCE, TARGET, 9))
+
+
+@pytest.mark.parametrize(("pairs", "sample"), (
+    (5, [0, 2, 4, 6, 8]), (15, [*range(10), 10, 12, 14, 16, 18]), (30, list(range(20)))))
+def test_a_sample_of_prepared_data_is_of_the_whole_text(pairs: int, sample: list[int]) -> None:
+    """The pairs of a shard have the order of the text, which may be sorted by subject."""
+    ids, offsets = np.arange(20), np.arange(11)
+    shards = [PairBlock(part, offsets, part, offsets) for part in (ids[:10], ids[10:])]
+    data = SimpleNamespace(num_blocks=2, read_block=shards.__getitem__)
+    blocks = blocks_of_prepared(data, pairs)  # type: ignore[arg-type]
+    assert [id for block in blocks for id in block.source_ids.tolist()] == sample
 
 
 def test_alignments_are_counted(tmp_path: Path) -> None:

@@ -266,8 +266,8 @@ def add_lexicon_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_learning_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pairs", type=int, default=500_000, metavar="N",
-                        help="number of first pairs to learn from; a pair of 25 words needs about 3 kB of memory "
-                             "(default: %(default)s)")
+                        help="number of pairs to learn from: the first ones of text files, or a sample of prepared "
+                             "data; a pair of 25 words needs about 3 kB of memory (default: %(default)s)")
     parser.add_argument("--iterations", type=int, default=5, metavar="N",
                         help="iterations of expectation maximisation (default: %(default)s)")
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.files import replacing
 from towernmt.dataflow.preparation.alignment_model import Entries
-from towernmt.dataflow.preparation.shards import PairBlock, offsets_of_lengths, pair_range
+from towernmt.dataflow.preparation.shards import PairBlock, offsets_of_lengths, pair_range, select_pairs
 from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.text.pharaoh_alignments import link_tokens, parse_links
 from towernmt.dataflow.text.text_lines import Chunk, read_chunks, read_lines
@@ -192,15 +192,19 @@ _EMPTY_WORD = ("<eps>", "NULL")
 
 
 def blocks_of_prepared(data: PreparedData, pairs: int) -> Iterator[PairBlock]:
-    """Yield the first pairs of prepared data, which are in random order."""
+    """Yield a sample of prepared data: the pairs of the first shards, and of the last of these at equal distances.
+
+    Each shard is a random sample of the text, but its pairs have the order of the text.
+    """
     for index in range(data.num_blocks):
         block = data.read_block(index)
+        if len(block) > pairs:
+            block = select_pairs(block, np.arange(pairs) * len(block) // pairs)
         for first in range(0, len(block), _PAIRS_PER_BLOCK):
-            pair_block = pair_range(block, first, min(first + _PAIRS_PER_BLOCK, len(block), first + pairs))
-            pairs -= len(pair_block)
-            yield pair_block
-            if pairs <= 0:
-                return
+            yield pair_range(block, first, min(first + _PAIRS_PER_BLOCK, len(block)))
+        pairs -= len(block)
+        if pairs <= 0:
+            return
 
 
 def blocks_of_text(source: str, target: str, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary,
