@@ -13,7 +13,7 @@ from towernmt.core.errors import DataError
 from towernmt.dataflow.batches.batch_settings import BatchSettings
 from towernmt.dataflow.batches.batches import Batches
 from towernmt.dataflow.preparation import alignment_tasks, passes, preparation
-from towernmt.dataflow.preparation.alignment_model import AlignmentModel, aligned_pairs
+from towernmt.dataflow.preparation.alignment_model import AlignmentModel, aligned_pairs, count_cells
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.shards import reversed_block
@@ -78,6 +78,23 @@ def test_a_sample_is_learned_from_if_the_text_is_large(settings, monkeypatch):
     data = prepare(settings)
     assert pair_counts[0] == pair_counts[1] and 60 < pair_counts[0] < 200
     assert sum(1 for index in range(data.num_blocks) for _ in range(len(data.read_block(index)))) == 900
+
+
+def test_pairs_are_aligned_in_ranges_with_a_limited_number_of_pairs_of_tokens(settings, monkeypatch):
+    expected, cells = prepare(settings), []
+
+    def counting(forward, backward, block):
+        cells.append(count_cells(block.source_lengths, block.target_lengths))
+        return aligned_pairs(forward, backward, block)
+
+    monkeypatch.setattr(alignment_tasks, "aligned_pairs", counting)
+    monkeypatch.setattr(alignment_tasks, "_LARGEST_RANGE", 500)
+    data = prepare(replace(settings, output=settings.output + "-ranges"))
+    assert 300 < max(cells) < 500 + 8 * 8
+    links = [each.statistics["alignments"]["links"] for each in (data, expected)]
+    assert links[0] == pytest.approx(links[1], rel=0.01)    # sums of ranges are rounded differently
+    assert [data.read_block(index).source_ids.tolist() for index in range(3)] == [
+        expected.read_block(index).source_ids.tolist() for index in range(3)]
 
 
 def test_pairs_of_a_source_that_is_read_once_are_aligned_too(settings, tmp_path):
