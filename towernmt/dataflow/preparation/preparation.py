@@ -38,7 +38,12 @@ from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.dataflow.preparation.shards import ShardInfo
 from towernmt.dataflow.preparation.task_runners import task_runner
-from towernmt.dataflow.preparation.vocabulary_learning import VocabularyMaker, check_known_tags, check_vocabularies
+from towernmt.dataflow.preparation.vocabulary_learning import (
+    VocabularyMaker,
+    check_known_tags,
+    check_vocabularies,
+    load_factor_lists,
+)
 from towernmt.dataflow.preparation.vocabulary_plan import files_by_side, plan_vocabularies
 from towernmt.dataflow.text.text_lines import check_rereadable
 from towernmt.dataflow.vocabulary.base import Vocabulary
@@ -85,6 +90,7 @@ def prepare(settings: PrepareSettings, stream: TextIO | None = None, name: str |
         text_settings, mixture = open_sources(settings, stream)
         # All checks that do not need the text come before it is read, which may take hours.
         _check_known_settings(text_settings, name or settings.output)
+        load_factor_lists(text_settings)
         validation = ValidationText(text_settings.validation_files(), text_settings.factors)
         corpus = f"{settings.source} and {settings.target}"
         if mixture is not None:

@@ -83,6 +83,20 @@ def check_known_tags(settings: PrepareSettings, tags: Sequence[str]) -> None:
     check_tags(tags, vocabulary, settings.source)
 
 
+def load_factor_lists(settings: PrepareSettings) -> list[WordVocabulary] | None:
+    """Return the word lists of the factors next to the file of the source vocabulary, or None if they must be learned.
+
+    Raises:
+        DataError: the text has another number of factors.
+    """
+    path = files_by_side(settings, bool(settings.shared_vocab))["source"]
+    word_lists = load_factors(Path(path).parent) if path and settings.factors else []
+    if word_lists and len(word_lists) != settings.factors:
+        raise DataError(f"{path}: {len(word_lists)} source factors have their word lists next to it, but the text has "
+                        f"{settings.factors}: pass a vocabulary with that number of factors.")
+    return word_lists or None
+
+
 @dataclass(frozen=True)
 class VocabularyRecipe:
     """The options for learning a vocabulary; see the settings of a preparation.
@@ -181,7 +195,7 @@ class VocabularyMaker:
     def __init__(self, settings: PrepareSettings, plan: VocabularyPlan) -> None:
         self._settings, self._plan = settings, plan
         self._files = files_by_side(settings, plan.shared)
-        self._factors = self._factors_from_files()
+        self._factors = load_factor_lists(settings)
 
     def file_checksums(self) -> dict[str, str]:
         """Return the SHA-256 of the vocabulary files of the settings."""
@@ -197,15 +211,6 @@ class VocabularyMaker:
             content = b"".join(vocabulary.files().values())
             checksums[f"source_factor_{number}_vocab"] = hashlib.sha256(content).hexdigest()
         return checksums
-
-    def _factors_from_files(self) -> list[WordVocabulary] | None:
-        """Return the word lists next to the file of the source vocabulary, or None if they must be learned."""
-        path, factors_of_text = self._files["source"], self._settings.factors
-        word_lists = load_factors(Path(path).parent) if path and factors_of_text else []
-        if word_lists and len(word_lists) != factors_of_text:
-            raise DataError(f"{path}: {len(word_lists)} source factors have their word lists next to it, but the text "
-                            f"has {factors_of_text}: pass a vocabulary with that number of factors.")
-        return word_lists or None
 
     def draw(self, lines: int) -> SampleSpec | None:
         """Return the sample of sentences for a text with `lines` lines; None if no sentences are needed."""
