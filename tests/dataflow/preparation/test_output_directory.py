@@ -295,6 +295,18 @@ def test_text_that_grows_while_it_is_read_is_refused(settings: PrepareSettings, 
     assert read_whole(settings.output) == (200, before)
 
 
+def test_text_whose_time_of_modification_alone_changes_is_accepted(settings: PrepareSettings,
+                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    make = VocabularyMaker.make
+
+    def touch(*arguments: Any) -> Any:
+        os.utime(settings.source, ns=(1, 1))
+        return make(*arguments)
+
+    monkeypatch.setattr(VocabularyMaker, "make", touch)
+    assert prepare(settings).pairs == 200
+
+
 def test_the_manifest_has_the_checksum_of_every_file(settings: PrepareSettings) -> None:
     data = prepare(settings)
     files = {entry["file"]: entry for entry in data.manifest["files"]}
