@@ -95,6 +95,14 @@ def test_the_options_of_special_lines_reach_the_translator(monkeypatch):
     assert translators[-1].arguments["retry"] is False and translators[-1].arguments["special_lines"] == off
     assert translators[-1].arguments["options"].protect == ("a+",)
     assert loaded.protection == Protection(False, ("a+",))
+    load_served_model("runs/x", EngineSettings(source_prefix="<2de>"), Direction("en", "de"))
+    assert translators[-1].arguments["options"].source_prefix == "<2de>"
+
+
+def test_a_custom_engine_adds_a_source_prefix_itself(tmp_path):
+    location = engine(tmp_path, GOOD)
+    with pytest.raises(SettingsError, match="--source-prefix en-de=<2de>: a custom engine receives the sentences"):
+        load_served_model(location, EngineSettings(source_prefix="<2de>"), Direction("en", "de"))
 
 
 @pytest.mark.parametrize(("protection", "expected"), [

@@ -146,6 +146,10 @@ def test_too_many_requests_are_refused_at_once_and_the_others_answered(start, tm
      "--cors https://example.org/page must be a scheme and an ASCII host without a path"),
     (["--model", "de-en=nowhere", "--cors", "example.org"], "--cors example.org must be a scheme"),
     (["--model", "de-en=nowhere", "--cors", "https://bücher.example"], "must be a scheme and an ASCII host"),
+    (["--model", "de-en=nowhere", "--source-prefix", "de-fr=<2fr>"],
+     "--source-prefix de-fr=<2fr>: no --model has this direction, only de-en"),
+    (["--model", "de-en=nowhere", "--source-prefix", "<2en>"], "--source-prefix <2en>: write the direction before"),
+    (["--model", "de-en=nowhere", "--source-prefix", "de-en=a", "de_en=b"], "this direction already has a prefix"),
     (["--model", "de-en=nowhere", "--rate", "-5"], "--rate -5 must be 0 or more"),
     (["--model", "de-en=nowhere", "--rate-characters", "nan"], "--rate-characters nan must be 0 or more")])
 def test_what_cannot_be_served_is_one_sentence(arguments, sentence, capsys, monkeypatch, tmp_path):

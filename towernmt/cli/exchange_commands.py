@@ -206,7 +206,7 @@ def _enumeration(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
-_GIVEN = ("licence", "languages", "name", "description")
+_GIVEN = ("licence", "languages", "source_prefix", "name", "description")
 """Fields of the card that have an option."""
 
 
@@ -218,6 +218,9 @@ def add_package_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--licence", "--license", metavar="NAME",
                         help="licence of the model, an SPDX identifier such as CC-BY-4.0; required here or in --card")
     parser.add_argument("--languages", metavar="PAIR", help="source and target, as de-en or zh-Hans-en")
+    parser.add_argument("--source-prefix", metavar="TEXT",
+                        help="text that the package puts before each source line, such as the tag of the target "
+                             "language of a multilingual model: '<2de>'")
     parser.add_argument("--name", help="name of the model, for its card")
     parser.add_argument("--description", metavar="TEXT", help="description of the model, for its card")
     parser.add_argument("--card", metavar="FILE",

@@ -221,6 +221,9 @@ def _check(args: argparse.Namespace) -> None:
     if not (args.model or args.reverse_model) and (options := specified_options(args, _add_alignment_model_options)):
         raise SettingsError(f"{', '.join(options)}: these options are about a model, but --links are existing word "
                             "alignments: leave them out, or pass --model instead of --links.")
+    if not (args.model or args.reverse_model) and (args.source or args.target):
+        raise SettingsError("--source and --target are text for a model, but --links are existing word alignments: "
+                            "leave the text out, or pass --model instead of --links.")
     if args.checkpoint and not args.model:
         raise SettingsError(f"--checkpoint {args.checkpoint} is a checkpoint of --model: leave it out, or pass --model "
                             "instead of --links.")

@@ -65,6 +65,7 @@ class EngineSettings:
         retry: whether the search is repeated for translations that are empty, repetitive or cut.
         special_lines: as in `Translator`.
         protect: regular expressions of words that translations must not change.
+        source_prefix: as in `LineOptions`.
     """
 
     engine: str = ENGINES[0]
@@ -78,6 +79,7 @@ class EngineSettings:
     retry: bool = True
     special_lines: SpecialLineSettings = SpecialLineSettings()
     protect: tuple[str, ...] = ()
+    source_prefix: str = ""
 
     @property
     def protection(self) -> Protection:
@@ -160,9 +162,13 @@ def load_served_model(location: str, settings: EngineSettings, direction: Direct
         TowerNMTError: the model does not exist, or does not support the settings.
     """
     if _CUSTOM_ENGINE.fullmatch(location):
+        if settings.source_prefix:
+            raise SettingsError(f"--source-prefix {direction}={settings.source_prefix}: a custom engine receives the "
+                                f"sentences unchanged: leave the option out, and let {location} add the prefix.")
         return _custom_engine(location)._replace(protection=settings.protection)
     languages = None if direction is None else (written_language(direction.source), written_language(direction.target))
-    options: dict[str, Any] = {"options": LineOptions(protect=settings.protect), "retry": settings.retry,
+    line_options = LineOptions(protect=settings.protect, source_prefix=settings.source_prefix)
+    options: dict[str, Any] = {"options": line_options, "retry": settings.retry,
                                "special_lines": settings.special_lines, "languages": languages}
     search = dict(settings.search)
     beam_size = search.pop("beam_size", None)
