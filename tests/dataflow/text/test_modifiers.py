@@ -42,7 +42,7 @@ def test_lower_case_has_final_sigmas_and_dotless_letters():
     ("the user's 2nd guide, part two", "en", "The User's 2nd Guide, Part Two"),
     ("istanbul ili", "tr", "İstanbul İli"), ("ijsberg en ijs", "nl", "IJsberg En IJs"),
     ("NATO-Gipfel in köln", "de", "NATO-Gipfel In Köln"),
-    ("你好 abc", "zh", "你好 Abc")])
+    ("你好 abc", "zh", "你好 Abc"), ("ọlọ\u0301run ọba", "yo", "Ọlọ\u0301run Ọba"), ("❤️hi", "en", "❤️Hi")])
 def test_titles_have_a_capital_at_each_word(text, language, title):
     assert title_case(text, language) == title
 
