@@ -133,6 +133,13 @@ def test_a_tag_that_an_existing_vocabulary_does_not_know_is_refused(directory: P
             "plain/vocabulary/source.words"), target_vocab="plain/vocabulary/target.words"))
 
 
+def test_a_tag_of_validation_text_without_its_factor_is_refused_before_the_text_is_read(directory: Path) -> None:
+    Path("corpora.yaml").write_text("sources: ['missing.{de,en}']\nsource_factors: 1\n"
+                                    "validation: {source: train.de, target: train.en, tag: <2en>}\n")
+    with pytest.raises(SettingsError, match=r"^corpora\.yaml: the tag '<2en>' does not have the form word\|factor1"):
+        prepared(source="corpora.yaml")
+
+
 def test_a_mixture_brings_its_filters_unless_the_settings_have_others(directory: Path) -> None:
     Path("some.tsv").write_text("eins\teins\nja 2\tyes 2\nnein 3\tno 4\nзет\tzet\n")
     Path("corpora.yaml").write_text("sources: [some.tsv]\ndrop_identical: true\nmatch_digits: true\n"

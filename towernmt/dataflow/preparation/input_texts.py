@@ -99,9 +99,9 @@ def _tag_symbols(settings: PrepareSettings, corpora: Corpora, factors: int) -> l
         SettingsError: a tag lacks a factor, or has a comma, which separates the symbols.
     """
     symbols: set[str] = set()
-    for entry in corpora.sources:
+    for tagged in (*corpora.sources, *corpora.validation):
         try:
-            words = split_factors(clean(entry.tag), factors)[0]
+            words = split_factors(clean(tagged.tag), factors)[0]
         except FactorError as error:
             raise SettingsError(f"{corpora.name}: the tag {error.reason}") from None
         symbols.update(word for word in words if len(words) == 1 or not word.isalpha())
