@@ -138,6 +138,8 @@ def test_a_table_of_probabilities_or_of_logarithms_is_read(tmp_path: Path) -> No
     expected = pytest.approx({(DAS, THE): 1.0, (KLEIN, SMALL): 0.75, (KLEIN, LITTLE): 0.25})
     assert table(entries_of_table(plain, SOURCE, TARGET)) == expected
     assert table(entries_of_table(plain, SOURCE, TARGET, pieces=True)) == expected
+    factored = FactoredVocabulary(SOURCE, [WordVocabulary([*SPECIAL, "N"])])
+    assert table(entries_of_table(plain, factored, TARGET)) == expected
     logarithms = written(tmp_path / "logs", f"das the {math.log(0.9)}", f"klein small {math.log(0.6)}",
                          f"klein little {math.log(0.2)}")
     assert table(entries_of_table(logarithms, SOURCE, TARGET)) == expected

@@ -25,7 +25,7 @@ from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.text.pharaoh_alignments import link_tokens, parse_links
 from towernmt.dataflow.text.text_lines import Chunk, read_chunks, read_lines
 from towernmt.dataflow.vocabulary.base import PAD, SPECIAL_PIECES, UNK, Vocabulary
-from towernmt.dataflow.vocabulary.source_factors import FactorError
+from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary, FactorError
 
 if TYPE_CHECKING:
     from towernmt.dataflow.preparation.prepared_data import PreparedData
@@ -271,8 +271,8 @@ def entries_of_table(path: str | Path, source_vocabulary: Vocabulary, target_voc
         path: the file.
         source_vocabulary: vocabulary of the source.
         target_vocabulary: vocabulary of the target.
-        pieces: whether source and target are pieces of the vocabularies. Otherwise they are words, and all pieces of a
-            word translate all pieces of the other word.
+        pieces: whether source and target are pieces of the vocabularies. Otherwise they are words without factors, and
+            all pieces of a word translate all pieces of the other word.
 
     Raises:
         DataError: the file is missing, or a line is not valid.
@@ -317,7 +317,8 @@ def table_lines(path: str | Path) -> Iterator[tuple[str, str, float]]:
 
 def _ids(word: str, vocabulary: Vocabulary, pieces: bool) -> list[int]:
     if not pieces:
-        return [id for id in _first_stream(vocabulary.encode(word)).tolist() if id != UNK]
+        of_words = vocabulary.words if isinstance(vocabulary, FactoredVocabulary) else vocabulary
+        return [id for id in of_words.encode(word) if id != UNK]
     id = vocabulary.piece_to_id(word)
     return [] if id == UNK else [id]
 
