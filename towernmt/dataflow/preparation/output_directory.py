@@ -237,7 +237,7 @@ def exchange(directory: Path) -> None:
     missing = [name for name in manifest.names() if not (stage / name).exists() and not (directory / name).exists()]
     if missing:
         raise DataError(f"{stage}: the new preparation lacks {missing[0]}. Remove {stage}.")
-    remove_tree(stage / WORK)       # first, so that a process that is killed later leaves nothing to resume
+    (stage / WORK / PLAN).unlink(missing_ok=True)   # so that a process that is killed later leaves nothing to resume
     new_files = {directory / name for name in (*manifest.names(), MANIFEST)}
     for path in own_files(directory):
         if path not in new_files:
