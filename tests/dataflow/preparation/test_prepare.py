@@ -18,6 +18,8 @@ from towernmt.core.errors import DataError, SettingsError, UnfinishedError
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.prepared_data import PreparedData
+from towernmt.dataflow.preparation.vocabulary_learning import VocabularyMaker
+from towernmt.dataflow.preparation.vocabulary_plan import VocabularyPlan
 from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.text.text_lines import line_hash
 from towernmt.dataflow.text.validation_set import ValidationSet
@@ -268,6 +270,19 @@ def test_existing_codes_without_pieces_get_them_from_the_text(tmp_path: Path) ->
     second = prepare(_write(tmp_path / "a", _corpus(300), output=str(tmp_path / "b"), vocab_kind="bpe-codes",
                             source_vocab=str(codes)))
     assert dict(second.source_vocabulary.files()) == dict(first.source_vocabulary.files())
+
+
+def test_a_task_on_another_machine_needs_no_file_of_codes(tmp_path: Path) -> None:
+    corpus = _corpus(300)
+    first = prepare(_write(tmp_path, corpus, vocab_kind="bpe-codes"))
+    codes, samples = tmp_path / "mine.codes", tmp_path / "samples"
+    codes.write_bytes(first.source_vocabulary.files()[".codes"])
+    samples.write_text(json.dumps({"source": [source for source, _ in corpus]}))
+    maker = VocabularyMaker(_write(tmp_path, corpus, source_vocab=str(codes)), VocabularyPlan(100, shared=False))
+    task = maker.learning(300, [samples], tmp_path)["source"]
+    codes.unlink()
+    task.run()
+    assert dict(task.vocabulary().files()) == dict(first.source_vocabulary.files())
 
 
 def test_a_vocabulary_larger_than_the_text_allows_is_reported(tmp_path: Path) -> None:

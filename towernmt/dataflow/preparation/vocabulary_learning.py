@@ -108,7 +108,7 @@ class VocabularyRecipe:
         byte_fallback: whether other characters are encoded as bytes.
         symbols: tokens that are always subwords.
         split_digits: whether each digit is a separate subword.
-        codes: file of existing BPE codes, whose subwords are taken from the text; None to learn the codes, too.
+        codes: content of a file of BPE codes, whose subwords are taken from the text; None to learn the codes, too.
         sentences: number of sentences of the sample.
         lines: number of lines from which they are sampled.
     """
@@ -119,7 +119,7 @@ class VocabularyRecipe:
     byte_fallback: bool
     symbols: tuple[str, ...]
     split_digits: bool
-    codes: str | None
+    codes: bytes | None
     sentences: int
     lines: int
 
@@ -154,8 +154,8 @@ class LearnVocabulary(Task):
 
     def _learn(self) -> Vocabulary:
         recipe, sentences = self.recipe, self._checked_sentences()
-        if recipe.codes:
-            return learn_bpe_codes(sentences, recipe.size, Path(recipe.codes).read_bytes(), origin=recipe.codes)
+        if recipe.codes is not None:
+            return learn_bpe_codes(sentences, recipe.size, recipe.codes)
         if recipe.kind == "word":
             return learn_words(sentences, recipe.size)
         if recipe.kind == "bpe-codes":
@@ -236,12 +236,13 @@ class VocabularyMaker:
         settings = self._settings
         tasks = {}
         for side in self._texts():
-            if not is_learned(self._files[side]):
+            path = self._files[side]
+            if not is_learned(path):
                 continue
             names = ("source", "target") if self._plan.shared else (side,)
             recipe = VocabularyRecipe(
                 settings.vocab_kind, self._plan.size, settings.character_coverage, settings.byte_fallback,
-                settings.symbols, settings.split_digits, self._files[side],
+                settings.symbols, settings.split_digits, Path(path).read_bytes() if path else None,
                 settings.vocab_sentences, lines * len(names))
             tasks[side] = LearnVocabulary(work / f"{side}-vocabulary", lines, names, recipe, tuple(samples))
         return tasks
