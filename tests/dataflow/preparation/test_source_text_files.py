@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.batches.training_data import StreamedCorpus
 from towernmt.dataflow.preparation import input_texts
+from towernmt.dataflow.preparation.input_texts import text_files
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.prepared_data import PreparedData
@@ -60,6 +62,13 @@ def test_a_text_that_is_too_long_for_a_line_is_named_by_its_source(directory: Pa
     monkeypatch.setattr(input_texts, "LONGEST_LINE", 11)
     with pytest.raises(DataError, match=r"train\.tsv\.gz, pair 11: the line is longer than"):
         prepared(source="train.tsv.gz")
+
+
+def test_workers_of_a_cluster_get_absolute_paths(directory: Path) -> None:
+    settings = PrepareSettings("train.de", "train.en", "out", alignments="links", source_factor_files=["tags"])
+    names = {"source": "train.de", "target": "train.en", "source_factor_1": "tags", "alignments": "links"}
+    assert text_files(settings) == names
+    assert text_files(replace(settings, ray="")) == {key: str(Path.cwd() / name) for key, name in names.items()}
 
 
 def test_a_mixture_brings_its_tags_limits_and_validation_text(directory: Path) -> None:

@@ -258,10 +258,14 @@ class PairTexts:
 
 
 def text_files(settings: PrepareSettings) -> dict[str, str]:
-    """Return the parallel files by their names in manifests, the source and the target first."""
-    names = {"source": settings.source, "target": settings.target}
-    names |= {f"source_factor_{number}": path for number, path in enumerate(settings.source_factor_files, 1)}
-    return names | ({"alignments": settings.alignment_file} if settings.alignment_file else {})
+    """Return the parallel files by their names in manifests, the source and the target first.
+
+    The paths are absolute for a Ray cluster, whose workers have another working directory.
+    """
+    files = {"source": settings.source, "target": settings.target}
+    files |= {f"source_factor_{number}": path for number, path in enumerate(settings.source_factor_files, 1)}
+    files |= {"alignments": settings.alignment_file} if settings.alignment_file else {}
+    return files if settings.ray is None else {name: os.path.abspath(path) for name, path in files.items()}
 
 
 def pair_texts(indexes: Mapping[str, TextIndex], chunks: int) -> list[PairTexts]:
