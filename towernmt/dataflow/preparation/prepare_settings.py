@@ -185,7 +185,7 @@ class PrepareSettings:
             if not getattr(self, name):
                 raise SettingsError(f"--{name} is missing: `towernmt prepare` needs --source (with --target, or a "
                                     "URI) and --output.")
-        self._check_texts()
+        self._refuse_empty_texts()
         self._check_locations()
         check_ranges(self, format_value=lambda key, value: f"--{key.replace('_', '-')} {value}")
         self._check_annotations()
@@ -211,7 +211,7 @@ class PrepareSettings:
             raise SettingsError("--shared-vocab with two different vocabulary files: pass one file, or remove "
                                 "--shared-vocab.")
 
-    def _check_texts(self) -> None:
+    def _refuse_empty_texts(self) -> None:
         """Refuse empty texts, such as the value of a shell variable that is not set."""
         for setting_field in fields(self):
             name, value = setting_field.name, getattr(self, setting_field.name)
