@@ -21,7 +21,8 @@ from tests.waiting import PATIENCE
 from towernmt.core.errors import DataError, DivergenceError, SettingsError
 from towernmt.core.thread_maps import map_in_threads
 from towernmt.dataflow.text.text_lines import clean_lines
-from towernmt.dataflow.vocabulary.base import Vocabulary
+from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, Vocabulary
+from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.evaluate.metrics import corpus_scores
 from towernmt.predict.lines.batch_inputs import plan_batches
 from towernmt.predict.lines.hypotheses import Hypothesis, SearchOutput
@@ -410,7 +411,7 @@ def test_hypotheses_have_the_log_probability_of_their_tokens_by_the_settings_of_
 
 
 def test_the_source_prefix_is_before_each_piece_and_has_no_attention() -> None:
-    words = Words()
+    words = WordVocabulary([*SPECIAL_PIECES, "<2de>", "<2fr>", *"abcde"])
     sources: list[str] = []
 
     def predictor(source: np.ndarray, source_length: np.ndarray) -> SearchOutput:

@@ -141,9 +141,8 @@ def _kind(annotation: Any) -> type:
     return kind
 
 
-_METAVARS = {"output": "DIR", "valid_name": "NAME", "vocab_symbols": "TEXT", "source_script": "NAME",
-             "target_script": "NAME", "source_language": "CODE", "target_language": "CODE"}
-"""Metavars of settings whose values are texts, but not the paths of files."""
+_METAVARS = {"output": "DIR", "valid_name": "NAME", "vocab_symbols": "TOKEN,...", "source_script": "SCRIPT,...",
+             "target_script": "SCRIPT,...", "source_language": "CODE", "target_language": "CODE"}
 
 
 def _metavar(name: str, kind: type) -> str:

@@ -98,7 +98,8 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
                              "(default: the folder in TOWERNMT_BERGAMOT, or else npm downloads it)")
     add_trust_option(parser)
     parser.add_argument("--checkpoint", metavar="WHICH",
-                        help="best, last, step-N, or the path of one (default: the best, or the last without a best)")
+                        help="best, last, step-N, or the path of one (default: the average that the run kept at its "
+                             "end, else best, else last)")
     add_search_options(parser)
 
 
@@ -242,7 +243,8 @@ def add_package_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--date", metavar="YYYY-MM-DD",
                         help="date of the card (default: that of SOURCE_DATE_EPOCH, or of the checkpoint's file)")
     parser.add_argument("--checkpoint", metavar="WHICH",
-                        help="best, last, step-N, or the path of one (default: the best, or the last without a best)")
+                        help="best, last, step-N, or the path of one (default: the average that the run kept at its "
+                             "end, else best, else last)")
     parser.add_argument("--last-weights", action="store_true",
                         help="use the weights of the last update, not their moving average")
 

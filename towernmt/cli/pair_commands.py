@@ -169,7 +169,8 @@ def _add_alignment_model_options(parser: argparse.ArgumentParser) -> None:
                         help="align all words with at least this attention, 0 to 1 (default: each target word with the "
                              "source word of the most attention)")
     parser.add_argument("--checkpoint", metavar="NAME",
-                        help="checkpoint of --model: best, last, step-N or a prefix (default: best, or else last)")
+                        help="checkpoint of --model: best, last, step-N or a prefix (default: the average that the run "
+                             "kept at its end, else best, else last)")
     add_trust_option(parser)
     parser.add_argument("--last-weights", action="store_true",
                         help="align with the weights of the last update, not with their moving average")

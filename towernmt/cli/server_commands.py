@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 import re
 import typing
 from collections.abc import Mapping, Sequence
@@ -150,14 +151,14 @@ def _source_prefixes(assignments: Sequence[str]) -> dict[Direction, str]:
 
 
 def _check_rates(args: argparse.Namespace) -> None:
-    """Refuse rates that would refuse every request.
+    """Refuse rates that would refuse every request, and rates that a file of keys cannot contain.
 
     Raises:
-        SettingsError: a rate is negative or not a number.
+        SettingsError: a rate is negative, infinite or not a number.
     """
     for name, rate in (("--rate", args.rate), ("--rate-characters", args.rate_characters)):
-        if not rate >= 0:
-            raise SettingsError(f"{name} {rate:g} must be 0 or more; 0 is no limit.")
+        if not 0 <= rate < math.inf:
+            raise SettingsError(f"{name} {rate:g} must be a number from 0; 0 is no limit.")
 
 
 def _origin(text: str) -> str:

@@ -53,10 +53,10 @@ class Translator(LineTranslator):
             with the search settings of the first one.
         beam_size: hypotheses per sentence; 1 means greedy search. By default the beam size of the run's settings,
             but at least n_best.
-        n_best: number of translations from `translate_nbest` and `translate_stream`, at most beam_size.
-        checkpoint: "best", "last", "step-N" or the prefix of a checkpoint; by default the best by
-            validation BLEU, or the last of a run without validation. One for each run, one for all, or several of
-            one run as an ensemble.
+        n_best: number of translations from `translate_nbest` and `translate_stream`, at most beam_size; 1 by default.
+        checkpoint: "best", "last", "step-N" or the prefix of a checkpoint; by default the average that the run kept
+            at its end, else the best by validation, else the last. One for each run, one for all, or several of one
+            run as an ensemble.
         device: "cpu", "gpu" or "gpu:N"; by default a GPU if available.
         batch_tokens: maximum source tokens in a batch, with padding; by default 4,096, or 16,384 on a GPU.
         batch_sentences: maximum sentences in a batch; by default 64, or 512 on a GPU.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from towernmt.checkpoint.package_reader import is_package
@@ -131,7 +132,7 @@ def parse_model_spec(text: str) -> ModelSpec:
         SettingsError: the text before `=` is not a direction.
     """
     direction, equals, location = text.partition("=")
-    if not equals or "/" in direction:     # a path may have an `=` in it
+    if not equals or "/" in direction or Path(text).exists():     # a path may have an `=` in it
         return ModelSpec(None, text)
     return ModelSpec(parse_direction(direction), location)
 
@@ -306,11 +307,11 @@ def _custom_engine(location: str) -> LoadedModel:
     file, _, name = location.rpartition(":")
     if not Path(file).is_file():
         raise SettingsError(f"--model {location}: the file {file} does not exist.")
-    spec = importlib.util.spec_from_file_location(f"{Path(file).stem}@serve", file)
+    spec = importlib.util.spec_from_file_location(f"{Path(file).stem}@{location}", file)
     if spec is None or spec.loader is None:
         raise SettingsError(f"--model {location}: {file} is not a Python file.")
     module = importlib.util.module_from_spec(spec)
-    with _engine_errors_explained(location, "cannot be loaded"):
+    with _engine_errors_explained(location, "cannot be loaded"), _registered(module):
         spec.loader.exec_module(module)
         engine = getattr(module, name, lambda: None)()
     if not callable(engine):
@@ -325,6 +326,23 @@ def _custom_engine(location: str) -> LoadedModel:
     if not isinstance(card, Mapping | None):
         raise SettingsError(f"--model {location}: the engine's attribute card is {card!r}: it must be a dictionary.")
     return LoadedModel(engine, Path(location).name, **attributes, card=card)
+
+
+@contextmanager
+def _registered(module: ModuleType) -> Iterator[None]:
+    """Register a module while the block imports it, since dataclasses and type hints search for it in `sys.modules`.
+
+    If the block fails, the previous module of this name is registered again.
+    """
+    previous = sys.modules.get(module.__name__)
+    sys.modules[module.__name__] = module
+    try:
+        yield
+    except BaseException:
+        del sys.modules[module.__name__]
+        if previous is not None:
+            sys.modules[module.__name__] = previous
+        raise
 
 
 _ENGINE_DEFAULTS: dict[str, Any] = {"alternatives": 1, "aligns": False, "constrains": False}

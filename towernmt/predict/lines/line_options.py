@@ -83,7 +83,7 @@ class LineOptions:
             line is translated in pieces, the first piece contains them, and the last piece those at the end.
         terminology: for each source term in the line, its target term must occur once.
         protect: regular expressions of words that the translation must contain unchanged, as often as the line.
-        n_best: number of translations, at most the beam size.
+        n_best: number of translations. The beam is enlarged if necessary.
         details: whether the translations have the log-probabilities and the attention that the translator returns. A
             line without them may still have them; without them it can be faster.
         search: other fields of `SearchSettings` for this line. Each distinct combination needs a separate tower.
