@@ -117,6 +117,17 @@ def test_contexts_and_pairs_are_limited(monkeypatch: pytest.MonkeyPatch) -> None
     assert cooccurrence_vectors(data, 8, 1).pairs == 30         # the first block
 
 
+def test_a_sample_of_a_large_block_has_pairs_from_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pairs of a block have the order of the text, whose end may have other words than its beginning."""
+    pairs: Sentences = [([SPECIAL + 8 * number // 800], [SPECIAL + 8 * number // 800]) for number in range(800)]
+    monkeypatch.setattr(cooccurrence, "_PAIRS_PER_CHUNK", 10)
+    monkeypatch.setattr(cooccurrence, "MAX_COUNTS", 800)     # 4 for a pair of two subwords
+    found = cooccurrence_vectors(Data(pairs, (13, 13), False, blocks=1), 32, 1)  # type: ignore[arg-type]
+    assert found.pairs == 200
+    lengths = np.linalg.norm(found.source[SPECIAL:SPECIAL + 8], axis=1)
+    assert lengths[[0, 1, 6, 7]] == pytest.approx(1, abs=1e-5)
+
+
 def test_data_without_pairs_keep_random_values() -> None:
     found = cooccurrence_vectors(Data([([], [])], (9, 9), True, blocks=1), 4, 1)    # type: ignore[arg-type]
     assert not found.source.any()

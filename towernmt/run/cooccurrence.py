@@ -34,6 +34,7 @@ from towernmt.core.tensors import Session, Variable
 from towernmt.core.tf_compat import tf1
 from towernmt.dataflow.batches.mixed_data import MixedData
 from towernmt.dataflow.preparation.prepared_data import PreparedData
+from towernmt.dataflow.preparation.shards import PairBlock
 from towernmt.dataflow.vocabulary.base import UNK
 from towernmt.optim.optimizer import averages
 
@@ -42,7 +43,7 @@ MAX_CONTEXTS = 4096
 MAX_VALUES = 128 * 2 ** 20
 """Maximum number of counts, of 4 bytes each: large vocabularies have fewer contexts."""
 MAX_COUNTS = 100_000_000
-"""Number of co-occurrences after which counting ends: 250,000 pairs with 20 different subwords."""
+"""Number of co-occurrences after which counting ends: about 250,000 pairs with 20 different subwords."""
 WINDOW = 3
 """Maximum distance of two tokens of a window."""
 SMOOTHING = 0.75
@@ -77,7 +78,7 @@ def cooccurrence_vectors(data: PreparedData | MixedData, depth: int, seed: int) 
     NumPy computes them in one thread, because their last bits depend on the number of threads.
 
     Args:
-        data: the pairs. They are counted in their order, which is random, until `MAX_COUNTS`.
+        data: the pairs. If they have more than `MAX_COUNTS` co-occurrences, a sample of them is counted.
         depth: length of a vector.
         seed: seed of the random projections and of the rotation.
     """
@@ -138,7 +139,9 @@ class _Chunk(NamedTuple):
 
 
 def _counted_chunks(data: PreparedData | MixedData, size: int, shift: int) -> list[_Chunk]:
-    """Return the pairs that are counted.
+    """Return the pairs that are counted: the first blocks, and random chunks of the last of these.
+
+    A block is a random sample of the text, but its pairs have the order of the text.
 
     Args:
         data: the pairs.
@@ -148,20 +151,29 @@ def _counted_chunks(data: PreparedData | MixedData, size: int, shift: int) -> li
     chunks: list[_Chunk] = []
     counts = 0
     for index in range(data.num_blocks):
+        if counts >= MAX_COUNTS:
+            break
         block = data.read_block(index)
-        for first in range(0, len(block), _PAIRS_PER_CHUNK):
+        counted: dict[int, _Chunk] = {}
+        for number in np.random.default_rng(index).permutation(-(-len(block) // _PAIRS_PER_CHUNK)).tolist():
             if counts >= MAX_COUNTS:
-                return chunks
-            pairs = min(_PAIRS_PER_CHUNK, len(block) - first)
-            tokens, sentences = [], []
-            for ids, offsets, begin, number in ((block.source_ids, block.source_offsets, 0, 0),
-                                                (block.target_ids, block.target_offsets, shift, pairs)):
-                bounds = offsets[first:first + pairs + 1]
-                tokens.append(ids[bounds[0]:bounds[-1]].astype(np.int64) + begin)
-                sentences.append(np.repeat(np.arange(number, number + pairs), np.diff(bounds)))
-            chunks.append(_Chunk(np.concatenate(tokens), np.concatenate(sentences), pairs))
-            counts += int((np.bincount(chunks[-1].sentences % pairs, minlength=pairs) ** 2).sum())
+                break
+            counted[number] = chunk = _chunk(block, number * _PAIRS_PER_CHUNK, shift)
+            counts += int((np.bincount(chunk.sentences % chunk.pairs, minlength=chunk.pairs) ** 2).sum())
+        chunks += [counted[number] for number in sorted(counted)]
     return chunks
+
+
+def _chunk(block: PairBlock, first: int, shift: int) -> _Chunk:
+    """Return the pairs of a block from the pair `first` on, with target subwords from the number `shift` on."""
+    pairs = min(_PAIRS_PER_CHUNK, len(block) - first)
+    tokens, sentences = [], []
+    for ids, offsets, begin, number in ((block.source_ids, block.source_offsets, 0, 0),
+                                        (block.target_ids, block.target_offsets, shift, pairs)):
+        bounds = offsets[first:first + pairs + 1]
+        tokens.append(ids[bounds[0]:bounds[-1]].astype(np.int64) + begin)
+        sentences.append(np.repeat(np.arange(number, number + pairs), np.diff(bounds)))
+    return _Chunk(np.concatenate(tokens), np.concatenate(sentences), pairs)
 
 
 def _count_in_pairs(chunk: _Chunk, counts: NDArray[np.float32], columns: NDArray[np.int64]) -> None:
