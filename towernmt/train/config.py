@@ -30,7 +30,7 @@ class TrainConfig(TensorpackTrainConfig):
     """tensorpack's `TrainConfig`, for a run that resumes from its last checkpoint.
 
     If `callbacks` contain a `CheckpointSaver` whose directory has a checkpoint, the variables, the data position and
-    the state of the callbacks are restored from it.
+    the state of the callbacks are restored from it, and `session_init`, which initialises a new run, has no effect.
 
     Args:
         model: a tower function, such as `Transformer(settings)`.
@@ -64,8 +64,9 @@ class TrainConfig(TensorpackTrainConfig):
             checkpoint = saver.latest()
             if checkpoint is not None:
                 saver.restore(checkpoint, callbacks)
-        if checkpoint is not None and "session_init" not in options:
-            logger.info(f"Resuming from {checkpoint}.")
+        if checkpoint is not None:
+            ignored = "" if options.get("session_init") is None else ", so session_init has no effect"
+            logger.info(f"Resuming from {checkpoint}{ignored}.")
             options["session_init"] = RestoreCheckpoint(checkpoint / "model")
             options["starting_epoch"] = step_of(checkpoint) // steps_per_epoch + 1
         super().__init__(model=model, data=data, callbacks=callbacks, steps_per_epoch=steps_per_epoch,
