@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tensorpack.callbacks import Callback, Callbacks, Monitors, ProxyCallback
+from tensorpack.callbacks import Callback, Callbacks, Monitors
 from tensorpack.callbacks.hooks import HookToCallback as TensorpackHookToCallback
 from tensorpack.train.base import StopTraining, Trainer
 from tensorpack.utils import logger
 
 from towernmt.callbacks.run_hooks import FeedLedger, declared_feeds, refuse_shared_feeds
-from towernmt.callbacks.stateful import EndOfTraining
+from towernmt.callbacks.stateful import EndOfTraining, with_inner_callbacks
 from towernmt.core.errors import SettingsError
 from towernmt.core.runs import belong_to, is_among, name_of, runs_of
 from towernmt.core.session import ResumableLoop
@@ -188,13 +188,12 @@ def refuse_tensorpacks_hooks(callbacks: Iterable[Any]) -> None:
     Raises:
         SettingsError: one is among the callbacks. TensorFlow 2 would fail with an unrelated error on name scopes.
     """
-    for callback in callbacks:
+    for callback in with_inner_callbacks(callbacks):
         if isinstance(callback, TensorpackHookToCallback):
             name = type(callback).__name__
             raise SettingsError(f"{name} of tensorpack does not work with TensorFlow 2. Use HookToCallback of "
                                 "towernmt.callbacks, and import it after `from tensorpack import *` or `from "
                                 "tensorpack.callbacks import *`, which overwrite the name.")
-        refuse_tensorpacks_hooks([callback.cb] if isinstance(callback, ProxyCallback) else getattr(callback, "cbs", ()))
 
 
 class CallbackToHook(tf1.train.SessionRunHook):

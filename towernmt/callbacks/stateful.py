@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from tensorpack.callbacks import Callback
+from tensorpack.callbacks import Callback, ProxyCallback
 from tensorpack.train.tower import TowerTrainer
 
 from towernmt.core.errors import SettingsError
@@ -59,6 +59,14 @@ def all_callbacks(trainer: Any) -> list[Callback]:
     return list(getattr(trainer._callbacks, "cbs", trainer._callbacks))
 
 
+def with_inner_callbacks(callbacks: Iterable[Any]) -> Iterator[Any]:
+    """Yield each callback, and after it those inside: of a wrapper, such as `PeriodicTrigger`, or of a group."""
+    for callback in callbacks:
+        yield callback
+        yield from with_inner_callbacks(
+            [callback.cb] if isinstance(callback, ProxyCallback) else getattr(callback, "cbs", ()))
+
+
 def find_callbacks(trainer: Any, kind: type[T]) -> list[T]:
     """Return the trainer's callbacks of one class, in their order."""
     return [callback for callback in all_callbacks(trainer) if isinstance(callback, kind)]
@@ -94,8 +102,8 @@ class EndOfTraining:
 class StatefulCallback(Callback):
     """A callback with state that checkpoints contain, such as best scores, elapsed time or patience.
 
-    `CheckpointSaver` saves `state()` of every such callback of the trainer, and passes it to `restore_state()` before
-    training resumes. `state_key` is its key in the checkpoint and must be unique.
+    `CheckpointSaver` saves `state()` of every such callback of the trainer, also inside a wrapper of tensorpack, and
+    passes it to `restore_state()` before training resumes. `state_key` is its key in the checkpoint and must be unique.
     """
 
     state_key: str = ""
