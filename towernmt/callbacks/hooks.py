@@ -41,6 +41,7 @@ class HookTrainer(Trainer):
         self.loop = ResumableLoop()
         self._epoch_steps = steps_per_epoch
         self._running = False
+        self._started: list[Callback] = []      # their `before_train` was called
         self.diverged = False
 
     def setup(self) -> None:
@@ -58,7 +59,9 @@ class HookTrainer(Trainer):
             self._running = True
             steps = self._epoch_steps or _NO_END
             self.loop.config(steps, self.loop._global_step // steps + 1, _NO_END)
-            self._callbacks.before_train()
+            for callback in self.callbacks:
+                self._started.append(callback)
+                callback.before_train()
             self.loop._global_step = int(session.run(self._step))
             self._begin_epoch(self.loop.starting_epoch)
 
@@ -87,7 +90,7 @@ class HookTrainer(Trainer):
             self.loop._local_step += 1
 
     def leave(self) -> None:
-        """Call the callbacks' `after_train`.
+        """Call the `after_train` of the callbacks whose `before_train` was called.
 
         Raises:
             Exception: the first exception of a callback, after all callbacks have ended.
@@ -97,7 +100,7 @@ class HookTrainer(Trainer):
         self._running = False
         errors: list[Exception] = []
         with self.entered():
-            for callback in self.callbacks:
+            for callback in self._started:
                 try:
                     callback.after_train()
                 except Exception as error:
@@ -238,12 +241,21 @@ class CallbackToHook(tf1.train.SessionRunHook):
         self._trainer.setup()
 
     def after_create_session(self, session: Session, coord: Any) -> None:
-        """Start training, or continue if TensorFlow calls this again because it has replaced a lost session."""
+        """Start training, or continue if TensorFlow calls this again because it has replaced a lost session.
+
+        If a callback fails, the callbacks before it end, so that no lock or signal handler remains.
+        """
         try:
             self._trainer.enter(session)
         except StopTraining as stop:
             logger.info(f"Training was stopped by {stop}.")
             coord.request_stop()
+        except BaseException:
+            try:
+                self.end(session)
+            except Exception as error:
+                logger.error(f"At the end of training: {error}")
+            raise
 
     def before_run(self, run_context: Any) -> Any:
         fetches: dict[int, Any] = {}

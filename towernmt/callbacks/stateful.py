@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from tensorpack.callbacks import Callback, ProxyCallback
+from tensorpack.train.base import StopTraining
 from tensorpack.train.tower import TowerTrainer
 
 from towernmt.core.errors import SettingsError
+from towernmt.core.tf_compat import tf
 
 
 class Period:
@@ -84,6 +86,10 @@ def training_towers(trainer: Any) -> list[Any]:
     return list(trainer.towers.training())
 
 
+_NORMAL_ENDS = (StopTraining, StopIteration, tf.errors.OutOfRangeError)
+"""Exceptions that end training normally, in tensorpack's loop and in TensorFlow's `MonitoredSession`."""
+
+
 class EndOfTraining:
     """Detects, in `_after_train`, whether training ended by an error.
 
@@ -96,7 +102,7 @@ class EndOfTraining:
     def by_error(self) -> bool:
         """Return whether an exception (Ctrl-C included) is ending training."""
         current = sys.exc_info()[1]
-        return current is not None and current is not self._outer
+        return current is not None and current is not self._outer and not isinstance(current, _NORMAL_ENDS)
 
 
 class StatefulCallback(Callback):
