@@ -52,6 +52,18 @@ class Scripted(World):
         return max(request, self.request) if self.calls == self.when else request
 
 
+class Noted(World):
+    """A world whose other processes request nothing; it records what this process requests."""
+
+    def __init__(self, process: int, processes: int) -> None:
+        super().__init__(process, processes)
+        self.requests: list[Any] = []
+
+    def agree(self, request: Any) -> Any:
+        self.requests.append(request)
+        return request
+
+
 def trainer(**options: Any) -> SyncMultiGPUTrainer:
     return SyncMultiGPUTrainer(towers=1, reducer=OwnGradients(), **options)
 
@@ -137,18 +149,12 @@ def test_a_process_that_reads_other_batches_ends_all_before_they_save(tmp_path: 
 @pytest.mark.parametrize(("cycle", "step"), [(1, 2), (2, 1)])
 def test_several_processes_do_not_skip_a_batch_that_does_not_fit(tmp_path: Path, cycle: int, step: int) -> None:
     """The other process waits for the gradients of this one, and would not agree to skip the batch."""
-    saver, requests = CheckpointSaver(tmp_path, every_steps=0), []
-
-    class Noted(World):
-        def agree(self, request: Any) -> Any:
-            requests.append(request)
-            return request
-
+    saver, world = CheckpointSaver(tmp_path, every_steps=0), Noted(0, 2)
     message = rf"step {step}: .* ran out of memory \(.*batch 1.*\), and several processes cannot skip a batch: make"
-    with in_world(Noted(0, 2)), pytest.raises(SettingsError, match=message):
+    with in_world(world), pytest.raises(SettingsError, match=message):
         train_plainly(lambda: trainer(skip_out_of_memory=3, update_cycle=cycle), [saver], PlainModel(too_large={1}))
     assert saver.latest() == tmp_path / "step-0"
-    assert len(requests) == 1 + 2 * (step - 1)      # before the first epoch, and twice for each complete step
+    assert len(world.requests) == 1 + 2 * (step - 1)      # before the first epoch, and twice for each complete step
 
 
 class EndsAt(Callback):
@@ -160,13 +166,7 @@ class EndsAt(Callback):
 
 
 def test_a_callback_of_ones_own_ends_all_processes() -> None:
-    requests: list[Any] = []
-
-    class Noted(World):
-        def agree(self, request: Any) -> Any:
-            requests.append(request)
-            return request
-
-    with in_world(Noted(0, 2)):
+    world = Noted(0, 2)
+    with in_world(world):
         train_plainly(trainer, [EndsAt()], PlainModel())
-    assert requests == [Decision.CONTINUE] * 4 + [Decision.END]
+    assert world.requests == [Decision.CONTINUE] * 4 + [Decision.END]
