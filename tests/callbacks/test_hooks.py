@@ -202,6 +202,21 @@ def test_the_callbacks_end_after_an_error_of_the_program(graph, tmp_path):
     assert saver.latest().name == "step-1"
 
 
+def test_an_update_interrupted_before_its_step_is_counted_is_not_saved(graph, tmp_path):
+    class Interrupts(tf1.train.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            if run_context.session.run(tf1.train.get_global_step()) == 2:
+                raise KeyboardInterrupt
+
+    saver, op = CheckpointSaver(tmp_path, every_steps=0), model()
+    hook = CallbackToHook(saver)
+    with pytest.raises(KeyboardInterrupt), \
+            tf1.train.MonitoredTrainingSession(hooks=[Interrupts(), hook]) as session, hook:
+        while True:
+            session.run(op)
+    assert saver.latest().name == "step-0"      # not step-1 with the parameters of step 2
+
+
 def test_a_callback_that_stops_before_a_run_ends_the_session_normally(graph):
     class Ends(Callback):
         ended = False

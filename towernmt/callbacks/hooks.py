@@ -31,6 +31,9 @@ class HookTrainer(Trainer):
         callbacks: the callbacks, in their order.
         monitors: tensorpack monitors, which receive the scalars.
         steps_per_epoch: steps per epoch; 0: one endless epoch.
+
+    Attributes:
+        in_update: whether training has ended after an update whose step was not counted, as if Ctrl-C interrupts a run.
     """
 
     def __init__(self, callbacks: list[Callback], monitors: list[Any], steps_per_epoch: int) -> None:
@@ -42,7 +45,7 @@ class HookTrainer(Trainer):
         self._epoch_steps = steps_per_epoch
         self._running = False
         self._started: list[Callback] = []      # their `before_train` was called
-        self.diverged = False
+        self.diverged = self.in_update = False
 
     def setup(self) -> None:
         """Set up the callbacks in the default graph."""
@@ -100,6 +103,7 @@ class HookTrainer(Trainer):
         self._running = False
         errors: list[Exception] = []
         with self.entered():
+            self.in_update = self._has_uncounted_step()
             for callback in self._started:
                 try:
                     callback.after_train()
@@ -109,6 +113,12 @@ class HookTrainer(Trainer):
             logger.error(f"At the end of training: {further_error}")
         if errors:
             raise errors[0]
+
+    def _has_uncounted_step(self) -> bool:
+        try:
+            return int(self.sess.run(self._step)) > self.loop._global_step
+        except (tf.errors.OpError, RuntimeError):       # the session is lost or closed
+            return False
 
     def _begin_epoch(self, number: int) -> None:
         self._epoch_began = time.monotonic()
