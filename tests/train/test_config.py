@@ -135,9 +135,10 @@ def test_batches_without_a_queue_are_refused() -> None:
 
 def test_a_resumed_run_ignores_the_initial_values_of_a_new_run(tmp_path: Path) -> None:
     for epochs in (1, 2):
+        initial = DictRestore({"w": np.full(3, 7.0 * epochs, np.float32)})
         with tf.Graph().as_default():
             config = TrainConfig(Weights(), GeneralQueueInput(Ones()), [CheckpointSaver(tmp_path)], monitors=[],
-                                 max_epoch=epochs, session_init=DictRestore({"w": np.full(3, 7.0, np.float32)}))
+                                 max_epoch=epochs, session_init=initial)
             launch_train_with_config(config, SyncMultiGPUTrainer(towers=1))
     assert checkpoint_steps(tmp_path) == [0, 4, 8]
     values = [tf.train.load_checkpoint(str(tmp_path / f"step-{step}" / "model")).get_tensor("w")[0]
