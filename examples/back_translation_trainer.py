@@ -169,16 +169,18 @@ class WriteDirections(Callback):
 
     def __init__(self, logdir: str, settings: Settings, data: TrainingData) -> None:
         self.runs = {name: RunDirectory(Path(logdir) / name) for name in DIRECTIONS}
-        vocabularies = (data.source_vocabulary, data.target_vocabulary)
-        for (name, run), sides in zip(self.runs.items(), (vocabularies, vocabularies[::-1]), strict=True):
-            run.save_settings(each_direction(settings)[name])
-            save_vocabularies(*sides, run.vocabulary)
+        self.settings, self.vocabularies = each_direction(settings), (data.source_vocabulary, data.target_vocabulary)
 
     def _setup_graph(self) -> None:
         weights = {v.op.name for v in tf1.trainable_variables()}
         saved_variables = [v for v in tf1.global_variables() if v.op.name.removesuffix(AVERAGE_SUFFIX) in weights]
         self._savers = {name: tf1.train.Saver({v.op.name.removeprefix(f"{name}/"): v for v in saved_variables
                                                if v.op.name.startswith(f"{name}/")}) for name in DIRECTIONS}
+
+    def _before_train(self) -> None:        # only in the chief process, which alone writes
+        for (name, run), sides in zip(self.runs.items(), (self.vocabularies, self.vocabularies[::-1]), strict=True):
+            run.save_settings(self.settings[name])
+            save_vocabularies(*sides, run.vocabulary)
 
     def _after_train(self) -> None:
         if self.trainer.diverged:

@@ -66,6 +66,8 @@ def frozen(getter: Callable[..., Any], name: str, *arguments: Any, **options: An
 class LoadTeacher(Callback):
     """Callback that loads the teacher's parameters (moving averages, if present), also when a run resumes."""
 
+    _chief_only = False     # each process has its own teacher
+
     def __init__(self, checkpoint: str) -> None:
         self.checkpoint, self._held = checkpoint, OpenCheckpoint(checkpoint)
 

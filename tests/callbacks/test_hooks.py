@@ -28,6 +28,7 @@ from towernmt.callbacks import (
 )
 from towernmt.callbacks.learning_rate import LearningRateSchedule
 from towernmt.callbacks.schedules import constant
+from towernmt.callbacks.stateful import EndOfTraining
 from towernmt.core.errors import DivergenceError, SettingsError
 from towernmt.core.runs import Run, run_as
 from towernmt.core.tf_compat import tf, tf1
@@ -201,6 +202,21 @@ def test_the_callbacks_end_after_an_error_of_the_program(graph, tmp_path):
     assert saver.latest().name == "step-1"
 
 
+def test_an_update_interrupted_before_its_step_is_counted_is_not_saved(graph, tmp_path):
+    class Interrupts(tf1.train.SessionRunHook):
+        def after_run(self, run_context, run_values):
+            if run_context.session.run(tf1.train.get_global_step()) == 2:
+                raise KeyboardInterrupt
+
+    saver, op = CheckpointSaver(tmp_path, every_steps=0), model()
+    hook = CallbackToHook(saver)
+    with pytest.raises(KeyboardInterrupt), \
+            tf1.train.MonitoredTrainingSession(hooks=[Interrupts(), hook]) as session, hook:
+        while True:
+            session.run(op)
+    assert saver.latest().name == "step-0"      # not step-1 with the parameters of step 2
+
+
 def test_a_callback_that_stops_before_a_run_ends_the_session_normally(graph):
     class Ends(Callback):
         ended = False
@@ -225,6 +241,41 @@ def test_a_callback_that_stops_before_training_stops_the_session(graph, do):
     remembers = Remembers()
     run(CallbackToHook(Never(), remembers), model())
     assert remembers.steps == []
+
+
+def test_a_callback_that_was_not_started_is_not_ended(graph):
+    class Never(Callback):
+        def _before_train(self):
+            raise StopTraining("nothing to do")
+
+    run(CallbackToHook(Never(), Progress(1)), model())
+
+
+def test_callbacks_end_if_a_later_one_cannot_start(graph, tmp_path):
+    class Fails(Callback):
+        def _before_train(self):
+            raise OSError("the disk is gone")
+
+    saver = CheckpointSaver(tmp_path)
+    with pytest.raises(OSError, match="the disk is gone"):
+        run(CallbackToHook(saver, Fails()), model())
+    with CheckpointSaver(tmp_path)._lock:       # which the failed training does not hold
+        pass
+
+
+def test_the_end_of_the_data_is_no_error_for_the_callbacks(graph):
+    class Ends(Callback):
+        def _before_train(self):
+            self._end = EndOfTraining()
+
+        def _after_train(self):
+            self.by_error = self._end.by_error()
+
+    ends, number = Ends(), tf1.data.make_one_shot_iterator(tf1.data.Dataset.range(2)).get_next()
+    with tf1.control_dependencies([number]):
+        op = model()
+    run(CallbackToHook(ends), op)
+    assert ends.global_step == 2 and not ends.by_error
 
 
 def test_an_exception_at_the_end_is_raised_after_all_callbacks_have_ended(graph):

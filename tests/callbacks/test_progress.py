@@ -18,7 +18,7 @@ from tensorpack.dataflow import DataFromList
 from tensorpack.input_source import FeedInput
 from tensorpack.tfutils.sesscreate import NewSessionCreator
 from tensorpack.tfutils.sessinit import JustCurrentSession
-from tensorpack.train import SimpleTrainer
+from tensorpack.train import ModelDesc, SimpleTrainer, launch_train_with_config
 from tensorpack.utils import logger
 
 from towernmt.callbacks.learning_rate import LearningRateSchedule
@@ -28,9 +28,13 @@ from towernmt.callbacks.status_line import Bar, Figures, StatusLine, duration
 from towernmt.callbacks.stopping import StopAfterMinutes, StopAtStep
 from towernmt.callbacks.validation_metrics import perplexity_from_loss
 from towernmt.core.errors import SettingsError
+from towernmt.core.graph_state import towers_of_batch
 from towernmt.core.terminal_log import configure_terminal_log
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.optim.gradients import allow_skipped_update
+from towernmt.core.world import World, in_world
+from towernmt.input_source import GeneralQueueInput
+from towernmt.optim.gradients import SumOverTowers, allow_skipped_update, sum_over_towers
+from towernmt.train import SyncMultiGPUTrainer, TrainConfig
 
 
 class Clock:
@@ -113,6 +117,43 @@ def test_an_update_cycle_counts_the_tokens_of_all_its_batches(recorder):
 
     run([Ticking(1, clock), StopAtStep(1)], recorder, 1, BATCHES)
     assert recorder.of("target_tokens_per_second") == [(1, pytest.approx(15.0))]
+
+
+class SharedBatch(ModelDesc):
+    """A tower function of rows, of which the towers of all processes get a share."""
+
+    def inputs(self):
+        return [tf.TensorSpec([None], tf.float32, "x"), tf.TensorSpec([None], tf.int32, "source_length"),
+                tf.TensorSpec([], tf.float32, "target_tokens")]
+
+    def build_graph(self, x, source_length, target_tokens):
+        w = tf1.get_variable("w", [], initializer=tf1.ones_initializer())
+        return tf.multiply(tf.reduce_sum(w * x), towers_of_batch() / target_tokens, name="loss")
+
+    def optimizer(self):
+        return tf1.train.GradientDescentOptimizer(0.0)
+
+
+class OwnGradients(SumOverTowers):
+    def reduce(self, towers, world):
+        return sum_over_towers(towers)
+
+
+def test_the_source_tokens_of_several_processes_are_those_of_all_rows(recorder):
+    clock = Clock()
+
+    class Ticking(Progress):
+        def _after_run(self, context, values):
+            clock.now += 2.0
+            super()._after_run(context, values)
+
+    batch = [np.ones(4, np.float32), np.array([3, 3, 3, 3], np.int32), np.float32(10.0)]
+    with tf.Graph().as_default(), in_world(World(0, 2)):
+        config = TrainConfig(SharedBatch(), GeneralQueueInput([batch]), [Ticking(1, clock), StopAtStep(1)],
+                             monitors=[recorder])
+        launch_train_with_config(config, SyncMultiGPUTrainer(towers=1, reducer=OwnGradients()))
+    assert recorder.of("target_tokens_per_second") == [(1, pytest.approx(5.0))]
+    assert recorder.of("tokens_per_second") == [(1, pytest.approx(11.0))]
 
 
 class Overflowing(Callback):

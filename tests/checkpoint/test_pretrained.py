@@ -49,11 +49,28 @@ def test_a_matrix_of_other_sizes_is_refused(tmp_path):
     np.save(tmp_path / "vectors.npy", np.zeros([6, 3]))
     with pytest.raises(SettingsError, match=r"need floating-point numbers of shape \[7, 3\]"):
         read_embeddings(tmp_path / "vectors.npy", VOCABULARY, 3)
-    (tmp_path / "vectors.npy").write_bytes(b"no matrix")
-    with pytest.raises(DataError, match="NumPy"):
-        read_embeddings(tmp_path / "vectors.npy", VOCABULARY, 3)
+    for content in (b"no matrix", b"PK\x03\x04"):
+        (tmp_path / "vectors.npy").write_bytes(content)
+        with pytest.raises(DataError, match="NumPy"):
+            read_embeddings(tmp_path / "vectors.npy", VOCABULARY, 3)
     with pytest.raises(DataError, match="cannot read"):
         read_embeddings(tmp_path / "nowhere.txt", VOCABULARY, 3)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
+def test_a_matrix_with_a_value_that_is_not_finite_is_refused_with_its_row(tmp_path, value):
+    matrix = np.zeros([7, 3])
+    matrix[5, 1] = value
+    np.save(tmp_path / "vectors.npy", matrix)
+    with pytest.raises(DataError, match=r"row 5 \(counted from 0\) has a value that is not finite"):
+        read_embeddings(tmp_path / "vectors.npy", VOCABULARY, 3)
+
+
+def test_an_archive_of_matrices_is_refused(tmp_path):
+    np.savez(tmp_path / "vectors.npz", np.zeros([7, 3]))
+    (tmp_path / "vectors.npz").rename(tmp_path / "vectors.npy")
+    with pytest.raises(DataError, match=r"holds several arrays \(.npz\), not one matrix"):
+        read_embeddings(tmp_path / "vectors.npy", VOCABULARY, 3)
 
 
 def test_a_table_begins_with_the_vectors_and_keeps_its_other_rows(graph, tmp_path):

@@ -7,8 +7,10 @@ import pytest
 from tensorpack.tfutils.tower import TrainTowerContext
 
 from towernmt.core.tf_compat import tf1
+from towernmt.core.world import World, in_world
 from towernmt.predict.translator import Translator
 from towernmt.run.directory import RunDirectory
+from towernmt.train.trainer import SyncMultiGPUTrainer
 
 pytestmark = pytest.mark.thorough
 
@@ -61,6 +63,12 @@ def test_the_cost_is_shared_between_reference_and_teacher(paths, example):
     nll = -np.take_along_axis(normalised, target[..., None], -1)[..., 0][real].sum()
     agreement = -(q * normalised).sum(-1)[real].sum()
     assert loss == pytest.approx((0.7 * nll + 0.3 * agreement) / 5, rel=1e-4)
+
+
+def test_each_process_of_a_training_loads_the_teacher(paths, example):
+    load = example("knowledge_distillation").LoadTeacher(RunDirectory(paths.run).checkpoint())
+    with in_world(World(1, 2)):
+        assert SyncMultiGPUTrainer(towers=1).register_callback(load)
 
 
 def test_a_student_learns_the_teachers_translations(paths, example, weights, tmp_path):

@@ -10,8 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from tensorpack.callbacks import Callback
+from tensorpack.callbacks import Callback, EnableCallbackIf, PeriodicTrigger
+from tensorpack.tfutils.sessinit import DictRestore
 from tensorpack.train import ModelDesc
 from tensorpack.train.interface import launch_train_with_config
 
@@ -104,6 +106,44 @@ def test_variables_position_and_memory_of_callbacks_come_back(tmp_path):
     assert Position.from_json(data.last_position) == Position(0, 0, 8)
     reader = tf.train.load_checkpoint(str(tmp_path / "step-8" / "model"))
     assert reader.get_tensor("w") == pytest.approx([-3.0] * 3)     # 1 - 8 * 0.5
+
+
+@pytest.mark.parametrize("wrap", [
+    lambda counter: PeriodicTrigger(counter, every_k_steps=2),
+    lambda counter: EnableCallbackIf(PeriodicTrigger(counter, every_k_epochs=1), lambda _: True)])
+def test_the_state_of_a_callback_inside_another_comes_back(tmp_path: Path, wrap: Callable[[Any], Callback]) -> None:
+    train(tmp_path, 1, wrap(Counter()))
+    counter = Counter()
+    train(tmp_path, 2, wrap(counter))
+    assert counter.count == 8
+
+
+def test_the_state_of_an_extra_callback_comes_back(tmp_path: Path) -> None:
+    for epochs in (1, 2):
+        counter = Counter()
+        with tf.Graph().as_default():
+            config = TrainConfig(Weights(), GeneralQueueInput(Ones()), [CheckpointSaver(tmp_path)], monitors=[],
+                                 max_epoch=epochs, extra_callbacks=[counter])
+            launch_train_with_config(config, SyncMultiGPUTrainer(towers=1))
+    assert counter.count == 8
+
+
+def test_batches_without_a_queue_are_refused() -> None:
+    with pytest.raises(SettingsError, match=r"got a Ones, .* pass GeneralQueueInput\(batches\)"):
+        TrainConfig(Weights(), Ones())
+
+
+def test_a_resumed_run_ignores_the_initial_values_of_a_new_run(tmp_path: Path) -> None:
+    for epochs in (1, 2):
+        initial = DictRestore({"w": np.full(3, 7.0 * epochs, np.float32)})
+        with tf.Graph().as_default():
+            config = TrainConfig(Weights(), GeneralQueueInput(Ones()), [CheckpointSaver(tmp_path)], monitors=[],
+                                 max_epoch=epochs, session_init=initial)
+            launch_train_with_config(config, SyncMultiGPUTrainer(towers=1))
+    assert checkpoint_steps(tmp_path) == [0, 4, 8]
+    values = [tf.train.load_checkpoint(str(tmp_path / f"step-{step}" / "model")).get_tensor("w")[0]
+              for step in (0, 4, 8)]
+    assert values == pytest.approx([7.0, 5.0, 3.0])     # 0.5 less in each step
 
 
 def test_a_run_resumed_in_mid_epoch_finishes_that_epoch(tmp_path):

@@ -52,6 +52,18 @@ class Scripted(World):
         return max(request, self.request) if self.calls == self.when else request
 
 
+class Noted(World):
+    """A world whose other processes request nothing; it records what this process requests."""
+
+    def __init__(self, process: int, processes: int) -> None:
+        super().__init__(process, processes)
+        self.requests: list[Any] = []
+
+    def agree(self, request: Any) -> Any:
+        self.requests.append(request)
+        return request
+
+
 def trainer(**options: Any) -> SyncMultiGPUTrainer:
     return SyncMultiGPUTrainer(towers=1, reducer=OwnGradients(), **options)
 
@@ -134,11 +146,15 @@ def test_a_process_that_reads_other_batches_ends_all_before_they_save(tmp_path: 
     assert saver.latest() == tmp_path / "step-0"
 
 
-def test_a_batch_that_does_not_fit_into_another_process_is_counted_here_as_well(tmp_path: Path) -> None:
-    trainers = []
-    with in_world(Scripted(0, 2, Decision.SKIP_BATCH)):
-        train_plainly(lambda: trainers.append(trainer(skip_out_of_memory=1)) or trainers[0], [], PlainModel())
-    assert trainers[0].skipped_batches == 1
+@pytest.mark.parametrize(("cycle", "step"), [(1, 2), (2, 1)])
+def test_several_processes_do_not_skip_a_batch_that_does_not_fit(tmp_path: Path, cycle: int, step: int) -> None:
+    """The other process waits for the gradients of this one, and would not agree to skip the batch."""
+    saver, world = CheckpointSaver(tmp_path, every_steps=0), Noted(0, 2)
+    message = rf"step {step}: .* ran out of memory \(.*batch 1.*\), and several processes cannot skip a batch: make"
+    with in_world(world), pytest.raises(SettingsError, match=message):
+        train_plainly(lambda: trainer(skip_out_of_memory=3, update_cycle=cycle), [saver], PlainModel(too_large={1}))
+    assert saver.latest() == tmp_path / "step-0"
+    assert len(world.requests) == 1 + 2 * (step - 1)      # before the first epoch, and twice for each complete step
 
 
 class EndsAt(Callback):
@@ -150,13 +166,7 @@ class EndsAt(Callback):
 
 
 def test_a_callback_of_ones_own_ends_all_processes() -> None:
-    requests: list[Any] = []
-
-    class Noted(World):
-        def agree(self, request: Any) -> Any:
-            requests.append(request)
-            return request
-
-    with in_world(Noted(0, 2)):
+    world = Noted(0, 2)
+    with in_world(world):
         train_plainly(trainer, [EndsAt()], PlainModel())
-    assert requests == [Decision.CONTINUE] * 4 + [Decision.END]
+    assert world.requests == [Decision.CONTINUE] * 4 + [Decision.END]

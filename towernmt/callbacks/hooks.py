@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tensorpack.callbacks import Callback, Callbacks, Monitors, ProxyCallback
+from tensorpack.callbacks import Callback, Callbacks, Monitors
 from tensorpack.callbacks.hooks import HookToCallback as TensorpackHookToCallback
 from tensorpack.train.base import StopTraining, Trainer
 from tensorpack.utils import logger
 
 from towernmt.callbacks.run_hooks import FeedLedger, declared_feeds, refuse_shared_feeds
-from towernmt.callbacks.stateful import EndOfTraining
+from towernmt.callbacks.stateful import EndOfTraining, with_inner_callbacks
 from towernmt.core.errors import SettingsError
 from towernmt.core.runs import belong_to, is_among, name_of, runs_of
 from towernmt.core.session import ResumableLoop
@@ -31,6 +31,9 @@ class HookTrainer(Trainer):
         callbacks: the callbacks, in their order.
         monitors: tensorpack monitors, which receive the scalars.
         steps_per_epoch: steps per epoch; 0: one endless epoch.
+
+    Attributes:
+        in_update: whether training has ended after an update whose step was not counted, as if Ctrl-C interrupts a run.
     """
 
     def __init__(self, callbacks: list[Callback], monitors: list[Any], steps_per_epoch: int) -> None:
@@ -41,7 +44,8 @@ class HookTrainer(Trainer):
         self.loop = ResumableLoop()
         self._epoch_steps = steps_per_epoch
         self._running = False
-        self.diverged = False
+        self._started: list[Callback] = []      # their `before_train` was called
+        self.diverged = self.in_update = False
 
     def setup(self) -> None:
         """Set up the callbacks in the default graph."""
@@ -58,7 +62,9 @@ class HookTrainer(Trainer):
             self._running = True
             steps = self._epoch_steps or _NO_END
             self.loop.config(steps, self.loop._global_step // steps + 1, _NO_END)
-            self._callbacks.before_train()
+            for callback in self.callbacks:
+                self._started.append(callback)
+                callback.before_train()
             self.loop._global_step = int(session.run(self._step))
             self._begin_epoch(self.loop.starting_epoch)
 
@@ -87,7 +93,7 @@ class HookTrainer(Trainer):
             self.loop._local_step += 1
 
     def leave(self) -> None:
-        """Call the callbacks' `after_train`.
+        """Call the `after_train` of the callbacks whose `before_train` was called.
 
         Raises:
             Exception: the first exception of a callback, after all callbacks have ended.
@@ -97,7 +103,8 @@ class HookTrainer(Trainer):
         self._running = False
         errors: list[Exception] = []
         with self.entered():
-            for callback in self.callbacks:
+            self.in_update = self._has_uncounted_step()
+            for callback in self._started:
                 try:
                     callback.after_train()
                 except Exception as error:
@@ -106,6 +113,12 @@ class HookTrainer(Trainer):
             logger.error(f"At the end of training: {further_error}")
         if errors:
             raise errors[0]
+
+    def _has_uncounted_step(self) -> bool:
+        try:
+            return int(self.sess.run(self._step)) > self.loop._global_step
+        except (tf.errors.OpError, RuntimeError):       # the session is lost or closed
+            return False
 
     def _begin_epoch(self, number: int) -> None:
         self._epoch_began = time.monotonic()
@@ -188,13 +201,12 @@ def refuse_tensorpacks_hooks(callbacks: Iterable[Any]) -> None:
     Raises:
         SettingsError: one is among the callbacks. TensorFlow 2 would fail with an unrelated error on name scopes.
     """
-    for callback in callbacks:
+    for callback in with_inner_callbacks(callbacks):
         if isinstance(callback, TensorpackHookToCallback):
             name = type(callback).__name__
             raise SettingsError(f"{name} of tensorpack does not work with TensorFlow 2. Use HookToCallback of "
                                 "towernmt.callbacks, and import it after `from tensorpack import *` or `from "
                                 "tensorpack.callbacks import *`, which overwrite the name.")
-        refuse_tensorpacks_hooks([callback.cb] if isinstance(callback, ProxyCallback) else getattr(callback, "cbs", ()))
 
 
 class CallbackToHook(tf1.train.SessionRunHook):
@@ -239,12 +251,21 @@ class CallbackToHook(tf1.train.SessionRunHook):
         self._trainer.setup()
 
     def after_create_session(self, session: Session, coord: Any) -> None:
-        """Start training, or continue if TensorFlow calls this again because it has replaced a lost session."""
+        """Start training, or continue if TensorFlow calls this again because it has replaced a lost session.
+
+        If a callback fails, the callbacks before it end, so that no lock or signal handler remains.
+        """
         try:
             self._trainer.enter(session)
         except StopTraining as stop:
             logger.info(f"Training was stopped by {stop}.")
             coord.request_stop()
+        except BaseException:
+            try:
+                self.end(session)
+            except Exception as error:
+                logger.error(f"At the end of training: {error}")
+            raise
 
     def before_run(self, run_context: Any) -> Any:
         fetches: dict[int, Any] = {}

@@ -13,10 +13,11 @@ from towernmt.callbacks.status_line import Bar, Figures, StatusLine, duration
 from towernmt.callbacks.stopping import StopAfterMinutes, StopAtStep
 from towernmt.callbacks.validation_metrics import perplexity_from_loss
 from towernmt.core.errors import SettingsError
-from towernmt.core.graph_state import TOKENS, graph_state, total_of_step
+from towernmt.core.graph_state import TOKENS, graph_state, shares_batch, total_of_step
 from towernmt.core.machine import peak_memory
 from towernmt.core.tensors import Graph, Tensor
 from towernmt.core.tf_compat import tf, tf1
+from towernmt.core.world import current_world
 
 
 class Progress(StatefulCallback):
@@ -28,6 +29,9 @@ class Progress(StatefulCallback):
     not have are left out, so the callback works with any tensorpack trainer.
 
     If a tower has `nll`, it is shown instead of `loss`, because it is without label smoothing, as in a validation.
+
+    With several processes, loss and perplexity are those of the rows of this process, and the number of source tokens
+    is an estimate from these rows.
 
     With an update cycle of K, only the last of the K batches is fetched: loss and perplexity are those of that batch,
     and its tokens are counted K times. Loss, perplexity and gradient norm ignore skipped updates (float16 overflows),
@@ -248,7 +252,9 @@ def _find_tensors(trainer: Any, graph: Graph) -> dict[str, Tensor]:
             tensors[TOKENS] = total_of_step(towers)
         lengths = [t for t in (_tower_tensor(tower, "source_length") for tower in towers) if t is not None]
         if lengths:
-            tensors["source_tokens"] = tf.add_n([tf.reduce_sum(length) for length in lengths])
+            # If processes share a batch, `target_tokens` are those of all of them, and each has an equal share of rows.
+            processes = current_world().processes if shares_batch(towers[0]) else 1
+            tensors["source_tokens"] = tf.add_n([tf.reduce_sum(length) for length in lengths]) * processes
     for variable in tf1.global_variables():
         if variable.op.name == "learning_rate":
             tensors["learning_rate"] = variable.value()

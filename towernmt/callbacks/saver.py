@@ -13,7 +13,14 @@ from tensorpack.callbacks import Callback
 from tensorpack.tfutils.common import get_global_step_var
 from tensorpack.utils import logger
 
-from towernmt.callbacks.stateful import EndOfTraining, Period, StatefulCallback, all_callbacks, find_callbacks
+from towernmt.callbacks.stateful import (
+    EndOfTraining,
+    Period,
+    StatefulCallback,
+    all_callbacks,
+    find_callbacks,
+    with_inner_callbacks,
+)
 from towernmt.callbacks.stopping import NaNGuard
 from towernmt.checkpoint.checkpoint_files import (
     CHECKSUM,
@@ -256,7 +263,7 @@ def _restore_callback(callback: StatefulCallback, state: Any, file: Path) -> Non
 
 
 def _stateful(callbacks: list[Any]) -> list[StatefulCallback]:
-    stateful = [c for c in callbacks if isinstance(c, StatefulCallback)]
+    stateful = [c for c in with_inner_callbacks(callbacks) if isinstance(c, StatefulCallback)]
     keys = [c.state_key for c in stateful]
     for key in keys:
         if keys.count(key) > 1:

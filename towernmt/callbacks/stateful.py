@@ -9,13 +9,15 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
-from tensorpack.callbacks import Callback
+from tensorpack.callbacks import Callback, ProxyCallback
+from tensorpack.train.base import StopTraining
 from tensorpack.train.tower import TowerTrainer
 
 from towernmt.core.errors import SettingsError
+from towernmt.core.tf_compat import tf
 
 
 class Period:
@@ -59,6 +61,14 @@ def all_callbacks(trainer: Any) -> list[Callback]:
     return list(getattr(trainer._callbacks, "cbs", trainer._callbacks))
 
 
+def with_inner_callbacks(callbacks: Iterable[Any]) -> Iterator[Any]:
+    """Yield each callback, and after it those inside: of a wrapper, such as `PeriodicTrigger`, or of a group."""
+    for callback in callbacks:
+        yield callback
+        yield from with_inner_callbacks(
+            [callback.cb] if isinstance(callback, ProxyCallback) else getattr(callback, "cbs", ()))
+
+
 def find_callbacks(trainer: Any, kind: type[T]) -> list[T]:
     """Return the trainer's callbacks of one class, in their order."""
     return [callback for callback in all_callbacks(trainer) if isinstance(callback, kind)]
@@ -76,6 +86,10 @@ def training_towers(trainer: Any) -> list[Any]:
     return list(trainer.towers.training())
 
 
+_NORMAL_ENDS = (StopTraining, StopIteration, tf.errors.OutOfRangeError)
+"""Exceptions that end training normally, in tensorpack's loop and in TensorFlow's `MonitoredSession`."""
+
+
 class EndOfTraining:
     """Detects, in `_after_train`, whether training ended by an error.
 
@@ -88,14 +102,14 @@ class EndOfTraining:
     def by_error(self) -> bool:
         """Return whether an exception (Ctrl-C included) is ending training."""
         current = sys.exc_info()[1]
-        return current is not None and current is not self._outer
+        return current is not None and current is not self._outer and not isinstance(current, _NORMAL_ENDS)
 
 
 class StatefulCallback(Callback):
     """A callback with state that checkpoints contain, such as best scores, elapsed time or patience.
 
-    `CheckpointSaver` saves `state()` of every such callback of the trainer, and passes it to `restore_state()` before
-    training resumes. `state_key` is its key in the checkpoint and must be unique.
+    `CheckpointSaver` saves `state()` of every such callback of the trainer, also inside a wrapper of tensorpack, and
+    passes it to `restore_state()` before training resumes. `state_key` is its key in the checkpoint and must be unique.
     """
 
     state_key: str = ""

@@ -6,6 +6,7 @@ Growing copies the rows of subwords that both vocabularies have, and combines th
 from __future__ import annotations
 
 import re
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -231,12 +232,20 @@ def read_embeddings(path: str | Path, vocabulary: Vocabulary, depth: int) -> tup
 def _read_numpy(path: str | Path, vocabulary: Vocabulary, depth: int) -> tuple[np.ndarray, np.ndarray]:
     try:
         matrix = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: not a matrix in NumPy's format ({error}). Write it with numpy.save.") from error
+    if not isinstance(matrix, np.ndarray):
+        raise DataError(f"{path}: holds several arrays (.npz), not one matrix. Write the matrix with numpy.save.")
     if matrix.shape != (vocabulary.size, depth) or not np.issubdtype(matrix.dtype, np.floating):
         raise SettingsError(f"{path}: got a {matrix.dtype} matrix of shape {list(matrix.shape)}; the vocabulary and "
                             f"the model need floating-point numbers of shape [{vocabulary.size}, {depth}].")
-    return np.arange(vocabulary.size), np.asarray(matrix, np.float32)
+    with np.errstate(over="ignore"):        # float64 may hold numbers that float32 cannot
+        vectors = np.asarray(matrix, np.float32)
+    bad_rows = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+    if len(bad_rows):
+        raise DataError(f"{path}: row {bad_rows[0]} (counted from 0) has a value that is not finite in float32. Fix "
+                        "the matrix.")
+    return np.arange(vocabulary.size), vectors
 
 
 def _read_text(path: str | Path, vocabulary: Vocabulary, depth: int) -> tuple[np.ndarray, np.ndarray]:

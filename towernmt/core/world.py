@@ -21,11 +21,9 @@ class Decision(enum.IntEnum):
     """The next action that a process requests. The largest request of all processes counts (`World.agree`)."""
 
     CONTINUE = 0
-    SKIP_BATCH = 1
-    """Skip a batch that does not fit into memory."""
-    END = 2
+    END = 1
     """End normally: at a limit, by a signal, without further improvement, or at the end of the data."""
-    DIVERGED = 3
+    DIVERGED = 2
     """End with an error, because a value is not finite."""
 
 

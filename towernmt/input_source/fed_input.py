@@ -7,18 +7,36 @@ from typing import Any
 
 from tensorpack.train.base import StopTraining
 
-from towernmt.core.runs import Run, run_as
+from towernmt.core.runs import Run, current_run, run_as
 from towernmt.core.tensors import Operation, Session, Tensor, TensorSpec
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.input_source.dataflow_batches import DatapointSource
+from towernmt.input_source.input_callback import InputCallback
 from towernmt.input_source.queue_input import GeneralQueueInput, ReadableBatches, global_shape
+
+
+class FedInputCallback(InputCallback):
+    """The callback of `FedInput`, which sets the input's `last_position` after an update, not when a batch is taken.
+
+    Attributes:
+        taken_position: JSON of the position after the last batch that was taken; None before the first.
+    """
+
+    taken_position: str | None = None
+
+    def _after_run(self, context: Any, values: Any) -> None:
+        if values.results is not None:
+            self.taken_position = self._count(values.results)
+        elif current_run() is Run.TRAIN_STEP and self.taken_position is not None:
+            self._input.last_position = self.taken_position
 
 
 class FedInput(GeneralQueueInput):
     """A `GeneralQueueInput` whose batches do not go to the towers: the trainer takes a batch and feeds other arrays.
 
     The inputs of the towers are placeholders of the global batch. Tower i of N gets its share of the rows, as with
-    `GeneralQueueInput`. The position is that of the last batch taken.
+    `GeneralQueueInput`. `last_position` is the position after the last batch that was taken before the last update. So
+    a run that fails between `take` and the update reads the batch again when it resumes.
 
         def train_batch(self, run):
             source, source_length, *_ = self._input.take(self.hooked_sess)
@@ -34,6 +52,7 @@ class FedInput(GeneralQueueInput):
     def __init__(self, batches: ReadableBatches | DatapointSource, *, signature: Sequence[TensorSpec],
                  **options: Any) -> None:
         super().__init__(batches, **options)
+        self._callback: FedInputCallback = FedInputCallback(self)
         self._batch_signature = list(signature)
 
     def _setup(self, signature: list[TensorSpec]) -> None:
@@ -49,7 +68,7 @@ class FedInput(GeneralQueueInput):
     def run_with_batch(self, sess: Session, op: Operation, feed_dict: Any = None) -> str:
         """Run `op` on fed arrays, whose batch was taken before, and return the position after that batch as JSON."""
         sess.run(op, feed_dict)
-        return self.last_position or ""
+        return self._callback.taken_position or ""
 
     def count_lost_batch(self) -> None:
         """Do nothing: a batch is counted when it is taken."""

@@ -158,7 +158,8 @@ class RecoverySettings:
     rollbacks: int = setting(3, "maximum number of rollbacks", at_least=0)
     rollback_rate: float = setting(0.5, "factor of the learning rate at each rollback", above=0, below=1)
     skip_out_of_memory: int = setting(
-        10, "maximum number of batches to skip because they run out of memory; 0 stops at the first", at_least=0)
+        10, "maximum number of batches to skip because they run out of memory; 0 stops at the first, as do several "
+            "processes", at_least=0)
 
 
 NAMES_OF_OTHER_TOOLKITS = {name: key for names, key in {

@@ -1,7 +1,7 @@
 """The group of all callbacks: each callback sees its own runs, and all processes end at the same step.
 
-An exception that ends or skips a step in one process does so in all. An interrupted update leaves variables that
-belong to no step, so `UpdateMark` records whether an update is in progress.
+An exception that ends training in one process, normally or because a value is not finite, does so in all. An
+interrupted update leaves variables that belong to no step, so `UpdateMark` records whether an update is in progress.
 """
 
 from __future__ import annotations
@@ -54,13 +54,11 @@ def agree_on(error: Exception | None, world: World) -> Decision:
     """Return the common decision of all processes, each of which passes its own error.
 
     Args:
-        error: one of `COMMON_ENDINGS`, or TensorFlow's `ResourceExhaustedError` to skip the batch; None: no error.
+        error: one of `COMMON_ENDINGS`; None: no error.
         world: the processes that decide.
     """
     if error is None:
         return world.agree(Decision.CONTINUE)
-    if isinstance(error, tf.errors.ResourceExhaustedError):
-        return world.agree(Decision.SKIP_BATCH)
     return world.agree(Decision.DIVERGED if isinstance(error, DivergenceError) else Decision.END)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from tensorpack.callbacks import MovingAverageSummary, RunUpdateOps, ScalarPrinter
 from tensorpack.callbacks.summary import MergeAllSummaries_RunWithOp
+from tensorpack.input_source import InputSource
 from tensorpack.train.config import TrainConfig as TensorpackTrainConfig
 from tensorpack.utils import logger
 
@@ -15,6 +16,7 @@ from towernmt.callbacks.progress import Progress
 from towernmt.callbacks.saver import CheckpointSaver
 from towernmt.checkpoint.checkpoint_files import step_of
 from towernmt.checkpoint.restore import RestoreCheckpoint
+from towernmt.core.errors import SettingsError
 from towernmt.core.session import SessionCreator
 from towernmt.core.tf_compat import tf1
 from towernmt.input_source.queue_input import innermost
@@ -30,7 +32,7 @@ class TrainConfig(TensorpackTrainConfig):
     """tensorpack's `TrainConfig`, for a run that resumes from its last checkpoint.
 
     If `callbacks` contain a `CheckpointSaver` whose directory has a checkpoint, the variables, the data position and
-    the state of the callbacks are restored from it.
+    the state of the callbacks are restored from it, and `session_init`, which initialises a new run, has no effect.
 
     Args:
         model: a tower function, such as `Transformer(settings)`.
@@ -46,10 +48,17 @@ class TrainConfig(TensorpackTrainConfig):
             epoch; 0: at the end of epochs only. They are computed within the train step, from its batch.
         options: other arguments of tensorpack's `TrainConfig`. By default `monitors` are an `EventWriter` and a
             `StatsWriter` in the log directory.
+
+    Raises:
+        SettingsError: `data` is not an `InputSource`, or a callback does not work with TensorFlow 2.
+        CheckpointError: the checkpoint is damaged, or does not belong to this run.
     """
 
     def __init__(self, model: Any, data: Any, callbacks: Sequence[Any] = (), steps_per_epoch: int | None = None,
                  update_cycle: int = 1, max_epoch: int = NO_LIMIT, summary_steps: int = 0, **options: Any) -> None:
+        if not isinstance(data, InputSource) and "dataflow" not in options:
+            raise SettingsError(f"TrainConfig(data=...) got a {type(data).__name__}, which is not an InputSource: pass "
+                                "GeneralQueueInput(batches), which also accepts a tensorpack DataFlow.")
         callbacks = list(callbacks)
         refuse_tensorpacks_hooks(callbacks)
         if steps_per_epoch is None:
@@ -63,9 +72,10 @@ class TrainConfig(TensorpackTrainConfig):
             saver.data = saver.data or innermost(data)
             checkpoint = saver.latest()
             if checkpoint is not None:
-                saver.restore(checkpoint, callbacks)
-        if checkpoint is not None and "session_init" not in options:
-            logger.info(f"Resuming from {checkpoint}.")
+                saver.restore(checkpoint, [*callbacks, *(options["extra_callbacks"] or ())])
+        if checkpoint is not None:
+            ignored = "" if options.get("session_init") is None else ", so session_init has no effect"
+            logger.info(f"Resuming from {checkpoint}{ignored}.")
             options["session_init"] = RestoreCheckpoint(checkpoint / "model")
             options["starting_epoch"] = step_of(checkpoint) // steps_per_epoch + 1
         super().__init__(model=model, data=data, callbacks=callbacks, steps_per_epoch=steps_per_epoch,

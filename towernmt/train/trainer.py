@@ -81,8 +81,8 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         towers: number of towers on the CPU, instead of `gpus`.
         update_cycle: batches per update.
         trained: the variables that an update changes; None for all trainable variables.
-        skip_out_of_memory: maximum number of batches to skip because they run out of memory; 0 stops at the first.
-            Variables that the failed update has changed keep their new values.
+        skip_out_of_memory: maximum number of batches to skip because they run out of memory; 0 stops at the first, as
+            do several processes. Variables that the failed update has changed keep their new values.
         staging: copy each batch of a `GeneralQueueInput` to the towers' devices during the step before. It changes
             nothing but the speed. None: on GPUs only.
         reducer: turns the gradients of all towers into those of one update; None: adds them, within one process.
@@ -356,15 +356,16 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
             error: Exception | None = None
             try:
                 self._update()
-            except (*COMMON_ENDINGS, tf.errors.ResourceExhaustedError) as raised:
+            except tf.errors.ResourceExhaustedError as out_of_memory:
+                self._skipping.skip(self, out_of_memory)
+                self.weights_changed()      # the failed update may have changed some of them
+                continue
+            except COMMON_ENDINGS as raised:
                 error = raised
             decision = agree_on(error, self.world)
             if decision is Decision.CONTINUE:
                 return
-            if decision is not Decision.SKIP_BATCH:
-                end_by(decision, error, self)
-            self._skipping.skip(self, error)
-            self.weights_changed()      # the failed update may have changed some of them
+            end_by(decision, error, self)
 
     def _update(self) -> None:
         """Make one update; if it fails, reset the clock."""

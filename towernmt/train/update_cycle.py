@@ -82,27 +82,32 @@ class OutOfMemorySkipping:
         self.limit, self.skipped = limit, 0
         self._position, self._batch = "", 0     # the last skipped batch: its number after a position
 
-    def skip(self, trainer: Any, error: Any) -> None:
+    def skip(self, trainer: Any, error: tf.errors.ResourceExhaustedError) -> None:
         """Skip a batch, and within an update cycle the batches collected before it.
+
+        In a step that has failed in one process, the others wait for its gradients, and TensorFlow's collectives cannot
+        be used any more. So several processes skip nothing, and the others end when this one does.
 
         Args:
             trainer: the trainer whose step failed.
-            error: TensorFlow's `ResourceExhaustedError`; None if it occurred in another process.
+            error: TensorFlow's `ResourceExhaustedError`.
 
         Raises:
-            SettingsError: more batches than `limit` ran out of memory.
+            SettingsError: more batches than `limit` ran out of memory, or several processes train.
         """
         self.skipped += 1
         position = getattr(trainer._input, "last_position", None) or "the beginning"
         self._position, self._batch = position, self._batch + 1 if self._position == position else 1
-        cause = "in another process" if error is None else with_gpu_numbers(_cause_line(str(error.message)))
         failure = (f"step {trainer.loop.global_step + 1}: batch {self._batch} after {position} ran out of memory "
-                   f"({cause})")
-        if self.skipped > self.limit:
-            raise SettingsError(f"{failure}, and recovery.skip_out_of_memory={self.limit} allows no more: make "
-                                "data.batch_tokens smaller (and train.update_cycle larger), in a new run that starts "
-                                "from this one with init.checkpoint, because batches cannot change within an epoch."
-                                ) from error
+                   f"({with_gpu_numbers(_cause_line(str(error.message)))})")
+        limit = f"recovery.skip_out_of_memory={self.limit} allows no more" if self.skipped > self.limit else ""
+        if trainer.world.processes > 1:
+            limit = "several processes cannot skip a batch"
+            trainer.in_update = True    # parts of the update may have been made
+        if limit:
+            raise SettingsError(f"{failure}, and {limit}: make data.batch_tokens smaller (and train.update_cycle "
+                                "larger), in a new run that starts from this one with init.checkpoint, because batches "
+                                "cannot change within an epoch.") from error
         logger.warning(f"{failure}; skipping it, number {self.skipped} of at most {self.limit}.")
         trainer.monitors.put_scalar("skipped_batches", self.skipped)
         if isinstance(trainer._input, GeneralQueueInput):
