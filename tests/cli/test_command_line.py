@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE
 from towernmt.checkpoint.packaged_run import open_run
 from towernmt.cli.commands import COMMANDS
 from towernmt.cli.main import main, make_parser
@@ -76,7 +77,7 @@ def run_into_a_closed_pipe(*command: str) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
             [sys.executable, *command], stdout=writer, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
-            cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "LD_PRELOAD": ""}, timeout=100, check=False)
+            cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "LD_PRELOAD": ""}, timeout=PATIENCE, check=False)
     finally:
         os.close(writer)
 

@@ -20,6 +20,7 @@ import tensorpack.tfutils.sessinit as S
 import tensorpack.train as T
 from tensorpack.dataflow import DataFromList
 
+from tests.waiting import PATIENCE
 from towernmt.callbacks import CheckpointSaver
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.input_source import GeneralQueueInput
@@ -270,7 +271,7 @@ def test_tensorpacks_predictors(line):
         with offline.sess.as_default():
             several = P.MultiThreadAsyncPredictor([offline], batch_size=1)
             several.start()
-            assert several.put_task([np.float32(1)]).result(timeout=20) == [10.0]
+            assert several.put_task([np.float32(1)]).result(timeout=PATIENCE) == [10.0]
         for thread in several.threads:
             thread.stop()
     simple = P.SimpleDatasetPredictor(config, three())
@@ -306,7 +307,7 @@ for process in multiprocessing.active_children():
 os._exit(0)
 """
     done = subprocess.run([sys.executable, "-c", program, str(Path(__file__).parent)], capture_output=True, text=True,
-                          timeout=120)
+                          timeout=PATIENCE)
     assert done.stdout.count("10.0") == 3, done.stderr
 
 

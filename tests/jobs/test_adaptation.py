@@ -21,6 +21,7 @@ from urllib.request import urlopen
 import pytest
 
 from tests.jobs.test_corrections import write_corrections
+from tests.waiting import PATIENCE
 from towernmt.checkpoint.packaged_run import PackagedRun
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.cli.main import main
@@ -447,7 +448,7 @@ def test_the_commands_of_the_page_adapt_the_model_of_a_server_that_answers_all_t
 
     def post(path: str, **values: str) -> tuple[int, str]:
         with urlopen(f"{server.url}/{path}", urlencode({**values, "source": "de", "target": "en"}).encode(),
-                     timeout=60) as answer:
+                     timeout=PATIENCE) as answer:
             return answer.status, answer.read().decode()
 
     answers: list[tuple[int, str]] = []

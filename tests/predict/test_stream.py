@@ -168,7 +168,7 @@ class Together(Echo):
 
     def __init__(self) -> None:
         super().__init__()
-        self.meeting = threading.Barrier(2, timeout=20)
+        self.meeting = threading.Barrier(2, timeout=PATIENCE)
 
     def __call__(self, **inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         self.meeting.wait()

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.waiting import PATIENCE
 from towernmt.cli import evaluate, translate, translator_options
 from towernmt.cli.commands import function_of
 from towernmt.cli.request_options import options_of_all_lines
@@ -243,7 +244,7 @@ sys.exit(main(["translate", "--model", "runs/x"]))
     assert process.stdout.readline() == b"x" * 1000 + b"\n"
     process.stdout.close()
     assert process.stderr.read() == b""
-    assert process.wait(timeout=30) == BROKEN_PIPE
+    assert process.wait(PATIENCE) == BROKEN_PIPE
     process.stderr.close()
 
 

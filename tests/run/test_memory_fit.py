@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.waiting import wait_until
 from towernmt.cli.main import main
 from towernmt.core.errors import SettingsError, TowerNMTError
 from towernmt.core.machine import peak_memory
@@ -218,9 +218,7 @@ def test_a_signal_ends_the_measuring_process_too(tmp_path):
     (tmp_path / "temporary").mkdir()
     search = subprocess.Popen([sys.executable, "-c", SEARCH, str(tmp_path / "python")],
                               env={**os.environ, "TMPDIR": str(tmp_path / "temporary")})
-    while not (tmp_path / "pid").exists():
-        assert search.poll() is None
-        time.sleep(0.01)
+    wait_until((tmp_path / "pid").exists, search)
     measuring = int((tmp_path / "pid").read_text())
     search.terminate()
     assert search.wait() == 128 + signal.SIGTERM

@@ -11,7 +11,7 @@ import urllib.request
 
 import pytest
 
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.processes
 RUNNING, QUEUED = "towernmt_requests_running", 'towernmt_queue_sentences{direction="de-en"}'
@@ -28,12 +28,12 @@ def own_log():
         log.setLevel(level)
 
 
-def translate(server, text="gut", timeout=30.0):
+def translate(server, text="gut"):
     """Return the status and the answer; 0 if no server listens."""
     body = json.dumps({"q": text, "source": "de", "target": "en"}).encode()
     request = urllib.request.Request(f"{server.url}/translate", body, {"Content-Type": "application/json"})
     try:
-        with urllib.request.urlopen(request, timeout=timeout) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             return answer.status, json.load(answer)["translatedText"]
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)["error"]
@@ -54,7 +54,7 @@ def test_what_is_accepted_is_answered_before_the_end_and_what_comes_then_is_refu
     for thread in threads:
         thread.join()
     assert answers == [(200, "HELD")] * 8
-    assert server.process.wait(30) == 0
+    assert server.process.wait(PATIENCE) == 0
     assert translate(server)[0] == 0
 
 
@@ -163,7 +163,7 @@ def test_what_cannot_be_served_is_one_sentence(arguments, sentence, capsys, monk
 def test_an_origin_may_be_written_as_an_address(start, passed, sent):
     server = start("--cors", passed)
     request = urllib.request.Request(f"{server.url}/health", headers={"Origin": sent})
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
         assert answer.headers["Access-Control-Allow-Origin"] in (sent, "*")
 
 

@@ -19,6 +19,7 @@ import pytest
 import sentencepiece
 import yaml
 
+from tests.waiting import PATIENCE
 from towernmt.dataflow.preparation.alignment_model import Entries
 from towernmt.dataflow.vocabulary.sentencepiece_learning import learn_sentence_piece
 from towernmt.interop.export import export_model
@@ -152,5 +153,6 @@ def test_the_wasm_of_bergamot_says_what_an_8_bit_search_in_numpy_says(exported, 
         (directory / "package.json").write_text('{"type": "commonjs"}')
     (tmp_path / "run.js").write_text(WORKER)
     done = subprocess.run([node, "run.js", str(worker / "translator-worker.js"), str(path)], cwd=tmp_path,
-                          input="\n".join(SENTENCES) + "\n", capture_output=True, text=True, timeout=120, check=True)
+                          input="\n".join(SENTENCES) + "\n", capture_output=True, text=True, timeout=PATIENCE,
+                          check=True)
     check(json.loads(done.stdout.splitlines()[-1]), expected)
