@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.directory_contents import contents
 from towernmt.core.errors import DataError, SettingsError, UnfinishedError
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
@@ -65,11 +66,6 @@ def _sentence_ids(ids: np.ndarray, offsets: np.ndarray, index: int) -> list[int]
     return sentence
 
 
-def _contents(directory: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(directory)): path.read_bytes()
-            for path in directory.rglob("*") if path.is_file()}
-
-
 @pytest.mark.parametrize("shared", (False, True))
 @pytest.mark.parametrize("kind", ("unigram", "bpe", "bpe-codes", "word"))
 def test_prepared_pairs_are_the_pairs_of_the_text(kind: str, shared: bool, tmp_path: Path) -> None:
@@ -112,7 +108,7 @@ def test_the_result_does_not_depend_on_the_number_of_workers(tmp_path: Path,
     for workers in (1, 2, 3):
         output = tmp_path / f"workers-{workers}"
         prepare(replace(settings, workers=workers, output=str(output)))
-        outputs.append(_contents(output))
+        outputs.append(contents(output))
     assert outputs[0] == outputs[1] == outputs[2]
 
 
@@ -332,7 +328,7 @@ def test_a_preparation_that_did_not_finish_is_not_read_and_is_done_again(tmp_pat
     settings = _write(tmp_path, _corpus(100), shard_pairs=40)
     prepare(settings)
     out = tmp_path / "out"
-    complete = _contents(out)
+    complete = contents(out)
     (out / "manifest.json").unlink()
     (out / "shard-00000.pairs").write_bytes(b"half")
     (out / "shard-00077.pairs.p2").write_bytes(b"left over")
@@ -340,14 +336,14 @@ def test_a_preparation_that_did_not_finish_is_not_read_and_is_done_again(tmp_pat
     with pytest.raises(DataError, match="preparation did not finish"):
         PreparedData(out)
     prepare(settings)
-    assert _contents(out) == complete | {"notes.md": b"the user's own"}
+    assert contents(out) == complete | {"notes.md": b"the user's own"}
 
 
 def test_an_interrupted_preparation_leaves_what_was_there(tmp_path: Path,
                                                           monkeypatch: pytest.MonkeyPatch) -> None:
     settings = _write(tmp_path, _corpus(100))
     prepare(settings)
-    before = _contents(tmp_path / "out")
+    before = contents(tmp_path / "out")
 
     def stop(*args: object) -> None:
         raise KeyboardInterrupt
@@ -355,7 +351,7 @@ def test_an_interrupted_preparation_leaves_what_was_there(tmp_path: Path,
     monkeypatch.setattr("towernmt.dataflow.preparation.passes.WriteShard.run", stop)
     with pytest.raises(KeyboardInterrupt):
         prepare(replace(settings, overwrite=True))
-    assert _contents(tmp_path / "out") == before
+    assert contents(tmp_path / "out") == before
     with pytest.raises(KeyboardInterrupt):
         prepare(replace(settings, output=str(tmp_path / "parents" / "new")))
     assert not (tmp_path / "parents").exists()

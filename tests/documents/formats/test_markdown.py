@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 from tests.documents import fake_translator as fakes
 from towernmt.core.errors import DataError
 from towernmt.documents.formats.markdown import open_markdown
-from towernmt.documents.segments import Mark, Segment, Shielded
+from towernmt.documents.segments import Mark, Shielded
 
 pytest.importorskip("sentencex")
 ROOT = Path(__file__).parents[3]
@@ -53,10 +53,6 @@ Siehe [das Haus][h] &amp; <https://example.org>.[^1]
 renderer = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
 
-def capitals(segments: list[Segment]) -> list[Segment]:
-    return [tuple(part.upper() if isinstance(part, str) else part for part in segment) for segment in segments]
-
-
 def tags(text: str) -> list[str]:
     """Return the tags in the HTML that a parser writes."""
     return re.findall(r"<[a-zA-Z/][^>]*>", re.sub(r' alt="[^"]*"', "", renderer.render(text)))
@@ -78,7 +74,7 @@ def test_what_is_translated() -> None:
 def test_a_translation_stands_where_its_source_was() -> None:
     document = open_markdown(TEXT.encode())
     assert document.written(document.segments).decode() == TEXT
-    written = document.written(capitals(document.segments)).decode()
+    written = document.written(fakes.capital_segments(document.segments)).decode()
     assert written.split("\n")[4:16] == [
         "# DIE *ERSTE* ÜBERSCHRIFT #", "",
         'EIN ABSATZ MIT `code()`, **FETTEM TEXT** UND [EINEM LINK](https://example.org "Titel"),',
@@ -109,7 +105,7 @@ def test_a_link_whose_words_are_a_label_keeps_its_definition(source: str, expect
     text = f"{source}\n\n[das Haus]: https://haus.de\n[das *Haus*]: https://haus.de\n[h]: https://haus.de\n"
     document = open_markdown(text.encode())
     assert document.written(document.segments).decode() == text
-    written = document.written(capitals(document.segments)).decode()
+    written = document.written(fakes.capital_segments(document.segments)).decode()
     assert written == text.replace(source, expected, 1) and tags(written) == tags(text)
 
 
@@ -124,7 +120,7 @@ def test_pages_of_the_manual_translated_by_themselves_are_the_same_bytes(page: P
     content = page.read_bytes()
     document = open_markdown(content)
     assert document.written(document.segments) == content
-    assert tags(document.written(capitals(document.segments)).decode()) == tags(content.decode())
+    assert tags(document.written(fakes.capital_segments(document.segments)).decode()) == tags(content.decode())
 
 
 @pytest.mark.parametrize("content", [b"wort " * 10_000_000, b"[" * 20_000, b"a*\n" * 10_000, b"|a" * 10_000])
