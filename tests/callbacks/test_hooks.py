@@ -67,7 +67,7 @@ def test_all_methods_of_a_hook_are_called_by_its_callback(train):
     assert len(hook.calls) == 6
 
 
-def test_tensorflows_own_hooks_work_as_callbacks(train, tmp_path, capfd):
+def test_tensorflows_own_hooks_work_as_callbacks(train, tmp_path):
     hooks = [tf1.train.LoggingTensorHook(["loss:0"], every_n_iter=1), tf1.train.NanTensorHook("loss:0"),
              tf1.train.StepCounterHook(every_n_steps=1, output_dir=str(tmp_path)),
              tf1.train.FinalOpsHook(W),

@@ -81,7 +81,7 @@ def error_of(capsys, *arguments: object) -> str:
     return capsys.readouterr().err.splitlines()[-1]
 
 
-def test_the_settings_file_names_inputs_and_versions_and_can_still_be_read_as_settings(run, data, capsys):
+def test_the_settings_file_names_inputs_and_versions_and_can_still_be_read_as_settings(run, data):
     content = yaml.safe_load(run.settings_file.read_text())
     assert content["made_with"] == {"towernmt": towernmt.__version__, "tensorflow": tensorflow.__version__,
                                  "numpy": np.__version__, "python": platform.python_version()}
@@ -120,7 +120,7 @@ def test_a_vocabulary_of_another_size_is_refused_in_a_run_without_fingerprints_t
         Translator(run.path, engine="graph")
 
 
-def test_a_checkpoint_of_a_run_with_another_vocabulary_is_refused(run, data, tmp_path):
+def test_a_checkpoint_of_a_run_with_another_vocabulary_is_refused(run):
     state = run.checkpoints / "step-4" / "state.json"
     state.write_text(state_text({**_fields(state), "made_from": {"vocabulary": "0123"}}))
     with pytest.raises(SettingsError, match="step-4 was not trained with the vocabulary in"):

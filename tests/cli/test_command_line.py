@@ -182,7 +182,7 @@ def test_the_advice_names_options_and_settings_that_exist_in_the_place_of_option
     ("serve --model de-en=a fr-en=b", {"model": ["de-en=a", "fr-en=b"]}),
     ("rerank --forward-model a b:2", {"forward_model": ["a", "b:2"]}),
     ("compare runs/a --reference r runs/b", {"reference": ["r"]})])
-def test_several_values_follow_one_option_or_several(line, values, capsys):
+def test_several_values_follow_one_option_or_several(line, values):
     command = line.split()[0]
     parser = make_parser([command])[1][command]
     if command == "compare":    # its runs are positional arguments, so an option takes one value

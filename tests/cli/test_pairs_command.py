@@ -265,7 +265,7 @@ def test_documents_that_are_no_translations_of_each_other_are_refused_but_not_wi
     assert Path("pairs.tsv").exists() and "no translations" not in capsys.readouterr().err
 
 
-def test_the_tutorial_of_the_manual(tmp_path: Path) -> None:
+def test_the_tutorial_of_the_manual() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "guide" / "sentence-pairs.md").read_text(encoding="utf-8")
     tutorial = page.partition("## Tutorial")[2].partition("\n## ")[0]
     for name, text in re.findall(r"[Ii]n `([\w.]+)`:\n\n```\w+\n(.*?)^```", tutorial, re.M | re.S):

@@ -189,7 +189,7 @@ def test_the_cpu_hides_gpus_from_the_context_of_tensorflow_until_some_are_chosen
     assert shown == [[], ["one"]]
 
 
-def test_a_command_prints_one_sentence(monkeypatch, capsys):
+def test_a_command_prints_one_sentence(capsys):
     def fails() -> int:
         raise tf.errors.InternalError(None, None, "failed to create cublas handle: the library was not initialized")
 

@@ -129,7 +129,7 @@ def test_a_feeder_that_breaks_down_anywhere_gives_its_turn_back(monkeypatch):
             runner.raise_error()
 
 
-def test_an_error_that_waits_for_the_last_elements_is_reported(monkeypatch, caplog):
+def test_an_error_that_waits_for_the_last_elements_is_reported(monkeypatch):
     monkeypatch.setattr(queue_runner, "DRAIN_PATIENCE", 0.0)
     queue, item = tf1.FIFOQueue(4, [tf.int32]), tf1.placeholder(tf.int32, [])
     items = iter([1])

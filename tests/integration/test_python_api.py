@@ -159,7 +159,7 @@ def test_our_model_trains_with_tensorpacks_own_trainer_and_input(corpus):
     assert np.mean(losses[-5:]) < np.mean(losses[:5]) - 0.5
 
 
-def test_a_last_checkpoint_that_cannot_be_written_fails_the_program(tmp_path: Path):
+def test_a_last_checkpoint_that_cannot_be_written_fails_the_program():
     class Spoiler(Callback):
         def _after_train(self):
             raise OSError("the disk is gone")

@@ -95,7 +95,7 @@ def test_a_run_of_two_towers_resumes_with_one(corpus, start, arguments, tiny, va
     assert one["random_clock"] == one["global_step"] == 12
 
 
-def test_the_example_trains_evaluates_and_translates_ones_own_files(corpus, start, tiny, tmp_path):
+def test_the_example_trains_evaluates_and_translates_ones_own_files(corpus, start, tiny):
     files = [x for name in ("", "valid-", "test-") for kind in ("source", "target") for x in (
         f"--{name}{kind}", corpus.file(f"{'valid' if name else 'train'}.{kind}"))]
     result = start(*files, "--logdir", "run", "--vocab-size", "80", "--set", *tiny, "train.steps=20",

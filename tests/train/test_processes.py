@@ -134,7 +134,7 @@ def test_a_process_that_reads_other_batches_ends_all_before_they_save(tmp_path: 
     assert saver.latest() == tmp_path / "step-0"
 
 
-def test_a_batch_that_does_not_fit_into_another_process_is_counted_here_as_well(tmp_path: Path) -> None:
+def test_a_batch_that_does_not_fit_into_another_process_is_counted_here_as_well() -> None:
     trainers = []
     with in_world(Scripted(0, 2, Decision.SKIP_BATCH)):
         train_plainly(lambda: trainers.append(trainer(skip_out_of_memory=1)) or trainers[0], [], PlainModel())
