@@ -109,6 +109,19 @@ def test_every_option_of_a_shown_command_is_accepted(capsys: pytest.CaptureFixtu
                 resolve_settings(settings_sources(options))     # an unknown setting would be refused
 
 
+def test_every_option_of_a_shown_benchmark_is_one_of_its_program() -> None:
+    shown = [words for _, words in commands() if words[0] == "python" and words[1:] and "benchmarks/" in words[1]]
+    assert len(shown) > 20
+    for words in shown:
+        program = (ROOT / words[1]).read_text(encoding="utf-8")
+        if "parse_known_args" in program:      # passes other options to a command
+            continue
+        options = [word.partition("=")[0] for word in words[2:words.index("--") if "--" in words else None]]
+        for option in options:
+            if re.fullmatch("--[a-z-]+", option):
+                assert f'"{option}"' in program, f"{words[1]} has no option {option}"
+
+
 def test_the_shown_yaml_holds_settings_a_corpus_a_space_or_a_card(tmp_path: Path) -> None:
     keys = all_keys(default_settings())
     spaces = [text for page, text in snippets("yaml") if page == "tuning.md"]
@@ -145,7 +158,7 @@ def test_every_link_between_the_pages_leads_somewhere() -> None:
 
 
 def test_every_file_of_the_project_that_a_page_names_is_there() -> None:
-    named = re.compile(r"`((?:examples|docs|tests|towernmt|\.ci)/[\w./-]*)`")
+    named = re.compile(r"`(?:python )?((?:benchmarks|examples|docs|recipes|tests|towernmt|\.ci)/[\w./-]*)[^`]*`")
     for page in PAGES:
         for target in named.findall(page.read_text(encoding="utf-8")):
             assert (ROOT / target).exists(), f"{page.name}: {target}"

@@ -21,14 +21,13 @@ from urllib.request import urlopen
 import pytest
 
 from tests.jobs.test_corrections import write_corrections
+from tests.run_command import run_command
 from tests.waiting import PATIENCE
 from towernmt.checkpoint.packaged_run import PackagedRun
 from towernmt.checkpoint.saved_run import SavedRun
-from towernmt.cli.main import main
 from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import DataError, DirectoryInUseError
 from towernmt.core.settings import apply_overrides
-from towernmt.core.tf_compat import tf
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.text.validation_set import ValidationSet
@@ -274,12 +273,6 @@ def test_two_adaptations_do_not_write_the_same_package(job: AdaptationJob) -> No
     in_use = pytest.raises(DirectoryInUseError, match=r"w is in use: .*\(towernmt adapt\)")
     with DirectoryLock(job.work, "towernmt adapt"), in_use:
         adapt_model(job, lambda line: None)
-
-
-def run_command(*arguments: Any) -> int:
-    """Run a command of towernmt in a new graph, and return its status."""
-    with tf.Graph().as_default():
-        return main([*map(str, arguments)])
 
 
 @pytest.fixture(scope="module")

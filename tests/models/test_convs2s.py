@@ -10,6 +10,7 @@ from tensorpack.tfutils.tower import PredictTowerContext
 
 import tests.models.styles as styles
 import tests.models.tiny_models as tiny
+from tests.models.numpy_layers import embedding_name
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.convs2s import Convolution, ConvS2S, convolutions
 from towernmt.models.interface import shift_right
@@ -55,11 +56,7 @@ class Reference:
         return self.affine(h, "encoder/output"), e
 
     def table(self, role: str) -> np.ndarray:
-        if self.s.tie_embeddings == "all":
-            return self.v["convs2s/embedding"]
-        if self.s.tie_embeddings == "target" and role != "source":
-            return self.v["convs2s/target_embedding"]
-        return self.v[f"convs2s/{role}_embedding"]
+        return self.v[f"convs2s/{embedding_name(self.s.tie_embeddings, role)}"]
 
     def embed(self, ids: np.ndarray, role: str, stack: str) -> np.ndarray:
         positions = [min(i, self.s.max_positions - 1) for i in range(len(ids))]

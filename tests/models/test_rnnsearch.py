@@ -8,15 +8,12 @@ from tensorpack.tfutils.tower import PredictTowerContext
 
 import tests.models.styles as styles
 import tests.models.tiny_models as tiny
+from tests.models.numpy_layers import embedding_name, sigmoid, standardized
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import shift_right
 from towernmt.models.model_settings import RNNSearchSettings
 
 SOURCE, SOURCE_LENGTH, TARGET, TARGET_LENGTH = tiny.SOURCE, tiny.SOURCE_LENGTH, tiny.TARGET, tiny.TARGET_LENGTH
-
-
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
 
 
 class Reference:
@@ -61,9 +58,7 @@ class Reference:
         return x * 2 * sigmoid(self.v[f"{scope}/lhuc"]) if self.s.lhuc else x
 
     def table(self, role: str) -> str:
-        if self.s.tie_embeddings == "all":
-            return "embedding"
-        return "target_embedding" if self.s.tie_embeddings == "target" and role != "source" else f"{role}_embedding"
+        return embedding_name(self.s.tie_embeddings, role)
 
     def read(self, scope: str, words: list[np.ndarray]) -> list[np.ndarray]:
         state, outputs = (np.zeros(self.s.encoder_size), np.zeros(self.s.encoder_size)), []
@@ -86,19 +81,16 @@ class Reference:
         c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
         shown = c
         if self.s.layer_norm:
-            shown = self.norm(c) * self.v[f"{scope}/cell_norm/scale"] + self.v[f"{scope}/cell_norm/offset"]
+            shown = standardized(c) * self.v[f"{scope}/cell_norm/scale"] + self.v[f"{scope}/cell_norm/offset"]
         return c, sigmoid(o) * np.tanh(shown)
 
     def map(self, scope, x, vectors):
         kernel = self.v[f"{scope}/kernel"]
         ahead, back = x @ kernel[:len(x)], np.concatenate(vectors) @ kernel[len(x):]
         if self.s.layer_norm:
-            ahead = self.norm(ahead) * self.v[f"{scope}/input_scale"]
-            back = self.norm(back) * self.v[f"{scope}/state_scale"]
+            ahead = standardized(ahead) * self.v[f"{scope}/input_scale"]
+            back = standardized(back) * self.v[f"{scope}/state_scale"]
         return ahead + back + self.v[f"{scope}/bias"]
-
-    def norm(self, x):
-        return (x - x.mean()) / np.sqrt(x.var() + 1e-6)
 
     def score(self, query, word, attention_sum) -> float:
         if self.s.attention == "dot":

@@ -10,6 +10,7 @@ from tensorpack.tfutils.tower import PredictTowerContext
 
 import tests.models.styles as styles
 import tests.models.tiny_models as tiny
+from tests.models.numpy_layers import embedding_name
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import shift_right
 from towernmt.models.model_settings import TransformerSettings
@@ -48,11 +49,7 @@ class Reference:
         return x @ self.v[self.table("softmax")].T + self.v["transformer/softmax_bias"]
 
     def table(self, role: str) -> str:
-        if self.s.tie_embeddings == "all":
-            return "transformer/embedding"
-        if self.s.tie_embeddings == "target" and role != "source":
-            return "transformer/target_embedding"
-        return f"transformer/{role}_embedding"
+        return f"transformer/{embedding_name(self.s.tie_embeddings, role)}"
 
     def embed(self, ids: np.ndarray, role: str, stack: str) -> np.ndarray:
         d = self.s.hidden_size

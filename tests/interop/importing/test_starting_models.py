@@ -25,13 +25,6 @@ from towernmt.interop.starting_models import open_starting_model, read_foreign_m
 Make = Callable[..., Path]
 
 
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's cache of a test."""
-    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
 def write_bin(folder: Path) -> Path:
     """Replace the `.npz` file of a Marian folder by an 8-bit file in the layout of Mozilla's models."""
     parameters, options = opus.read_npz(folder / "opus.model1.npz")
