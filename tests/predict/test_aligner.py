@@ -101,6 +101,7 @@ def test_its_translations_are_linked_as_they_are_aligned(copier: Path, aligner: 
     found = [best for best, *_ in translator.translate_nbest(LINES)]
     assert [best.text for best in found] == LINES
     for best, expected in zip(found, aligner.align(zip(LINES, LINES, strict=True)), strict=True):
+        assert (best.alignment is None) == (best.text == "")
         if best.alignment is not None:
             assert best.alignment.pharaoh() == expected.pharaoh()
             np.testing.assert_allclose(best.alignment.weights, expected.weights, atol=1e-5)
