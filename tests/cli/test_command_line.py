@@ -38,10 +38,16 @@ ROOT = Path(__file__).parents[2]
     ("check model --qqq", "there is no option --qqq; see `towernmt check --help`."),
 ])
 def test_mistyped_words_suggest_the_nearest_in_one_sentence(line, suggestion, capsys):
+    assert suggestion in refusal(line, capsys)
+
+
+def refusal(line: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """Return the sentence that refuses a command line."""
     with pytest.raises(SystemExit) as ended:
         main(line.split())
     error = capsys.readouterr().err
-    assert ended.value.code == 2 and suggestion in error and error.count("\n") == 1
+    assert ended.value.code == 2 and error.count("\n") == 1
+    return error
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -153,10 +159,7 @@ def test_settings_are_listed_without_tensorflow():
     ("import --model x", "without an option"),
     ("serve --models x", "--model RUN"), ("align -q x", "there is no option -q")])
 def test_the_error_of_an_option_of_another_toolkit_names_the_right_option(line, right, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(line.split())
-    error = capsys.readouterr().err
-    assert ended.value.code == 2 and right in error and error.count("\n") == 1
+    assert right in refusal(line, capsys)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tensorpack.tfutils.tower import PredictTowerContext
 
 import tests.models.styles as styles
 import tests.models.tiny_models as tiny
 from tests.models.numpy_layers import embedding_name, sigmoid, standardized
-from towernmt.core.tf_compat import tf, tf1
-from towernmt.models.interface import shift_right
+from towernmt.core.tf_compat import tf1
 from towernmt.models.model_settings import Seq2SeqSettings
 
 SOURCE, SOURCE_LENGTH, TARGET, TARGET_LENGTH = tiny.SOURCE, tiny.SOURCE_LENGTH, tiny.TARGET, tiny.TARGET_LENGTH
@@ -92,17 +90,7 @@ class Reference:
 
 @pytest.mark.parametrize("style", styles.STYLES["seq2seq"])
 def test_logits_equal_a_forward_pass_written_from_the_papers(graph, style):
-    model = styles.make("seq2seq", style)
-    with PredictTowerContext(""):
-        logits = model.decode(model.encode(tf.constant(SOURCE), tf.constant(SOURCE_LENGTH)),
-                              shift_right(tf.constant(TARGET)))
-    with tf1.Session() as session:
-        values = tiny.scramble(session, 0.5)
-        got = session.run(logits)
-    for row in range(2):
-        target_in = np.concatenate([[1], TARGET[row, :TARGET_LENGTH[row] - 1]])
-        expected = Reference(model.settings, values).logits(SOURCE[row, :SOURCE_LENGTH[row]], target_in)
-        np.testing.assert_allclose(got[row, :TARGET_LENGTH[row]], expected, rtol=1e-4, atol=1e-4)
+    tiny.assert_logits(styles.make("seq2seq", style), Reference, 0.5)
 
 
 @pytest.mark.parametrize("style", ["luong", "luong, fed", "dot, gru, forwards"])

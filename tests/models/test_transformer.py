@@ -110,18 +110,7 @@ class Reference:
 
 @pytest.mark.parametrize("style", styles.STYLES["transformer"])
 def test_logits_equal_a_forward_pass_written_from_the_paper(graph, style):
-    model = styles.make("transformer", style)
-    with PredictTowerContext(""):
-        logits = model.decode(model.encode(tf.constant(SOURCE), tf.constant(SOURCE_LENGTH)),
-                              shift_right(tf.constant(TARGET)))
-    with tf1.Session() as session:
-        values = tiny.scramble(session, 0.3)
-        got = session.run(logits)
-    reference = Reference(model.settings, values)
-    for row in range(2):
-        target_in = np.concatenate([[1], TARGET[row, :TARGET_LENGTH[row] - 1]])
-        expected = reference.logits(SOURCE[row, :SOURCE_LENGTH[row]], target_in)
-        np.testing.assert_allclose(got[row, :TARGET_LENGTH[row]], expected, rtol=1e-4, atol=1e-4)
+    tiny.assert_logits(styles.make("transformer", style), Reference, 0.3)
 
 
 @pytest.mark.parametrize("layer", [1, 2])
