@@ -15,10 +15,7 @@ from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import shift_right
 from towernmt.models.model_settings import TransformerSettings
 
-SOURCE = np.array([[5, 9, 7, 2, 0, 0], [4, 4, 11, 6, 17, 2]], np.int32)
-SOURCE_LENGTH = np.array([4, 6], np.int32)
-TARGET = np.array([[8, 6, 2, 0, 0], [10, 3, 12, 18, 2]], np.int32)
-TARGET_LENGTH = np.array([3, 5], np.int32)
+SOURCE, SOURCE_LENGTH, TARGET, TARGET_LENGTH = tiny.SOURCE, tiny.SOURCE_LENGTH, tiny.TARGET, tiny.TARGET_LENGTH
 
 
 class Reference:
