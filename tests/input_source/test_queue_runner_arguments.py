@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from tensorpack.dataflow import DataFromList
 
+from tests.waiting import PATIENCE
 from towernmt.core.errors import FeederError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.input_source import GeneralQueueRunner, queue_runner
 
-LONG = 20000   # milliseconds; a wait of a test that reaches it has failed
+LONG = int(1000 * PATIENCE)     # milliseconds
 SAMPLES = np.transpose(np.tile(np.arange(11, dtype=np.int32), [5, 1]))
 
 

@@ -182,7 +182,7 @@ def test_a_search_that_is_not_built_holds_up_its_requests_alone(building, kind):
     assert translated(served, LineOptions(), LineOptions(n_best=3)) and not results and not served.is_warm
     for _ in range(100):
         engine.let.release()
-    waits.join(30)
+    waits.join(PATIENCE)
     assert len(results) == 1 and {thread for _, thread in engine.builders} == {"warm up"}
 
 

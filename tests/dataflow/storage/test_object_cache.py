@@ -207,7 +207,7 @@ def test_a_fetch_killed_in_the_middle_holds_nobody_up(tmp_path: Path, waits: thr
     assert waits.wait(PATIENCE)
     worker.kill()
     worker.join()
-    waiting.join(300)
+    waiting.join(PATIENCE)
     assert contents == [content("a")]
 
 
