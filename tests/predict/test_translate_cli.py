@@ -218,7 +218,7 @@ def test_a_program_that_waits_for_each_translation_gets_it_at_once(monkeypatch: 
         try:
             for line in ("the device", "12345", "", "THE DEVICE", "the 12345 ❤️", "x"):     # plain and special lines
                 lines.write(f"{line}\n".encode())
-                assert select.select([answers], [], [], 30)[0], line
+                assert select.select([answers], [], [], PATIENCE)[0], line
                 assert answers.read(1000).endswith(b"\n")
         finally:
             lines.close()
