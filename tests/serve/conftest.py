@@ -139,9 +139,3 @@ def make_client() -> Iterator[Callable[..., Any]]:
     yield make
     for service in services:
         service.close()
-
-
-@pytest.fixture(scope="session")
-def server_process() -> type[ServerProcess]:
-    """Return a function that starts servers for several tests."""
-    return ServerProcess
