@@ -67,7 +67,7 @@ def launch(data: PreparedData, run: RunDirectory, max_epoch: int) -> Steps:
 
 
 @pytest.mark.thorough
-def test_the_lines_of_the_issue_train_resume_and_translate(corpus, tmp_path):
+def test_a_short_program_in_python_trains_resumes_and_translates(corpus, tmp_path):
     data, run = PreparedData(corpus.prepared), RunDirectory(tmp_path / "run")
     an_epoch = Batches(data, BatchSettings(batch_tokens=256, seed=3)).batches_per_epoch()
     assert launch(data, run, 1).events == ["epoch 1", *range(1, an_epoch + 1), "end"]

@@ -77,7 +77,7 @@ def with_limit(gib: float):
     return dataclasses.replace(default_settings(), data=DataSettings(memory_gb=gib))
 
 
-def test_the_setting_is_what_fits(monkeypatch):
+def test_the_largest_batch_that_fits_becomes_the_setting(monkeypatch):
     asked = measured_by(monkeypatch, lambda n: GIB + n * 2 ** 20)
     assert with_fitting_batch(with_limit(3.0), None, None, 1).data.batch_tokens == 2048 in asked
 

@@ -58,7 +58,7 @@ def tags(text: str) -> list[str]:
     return re.findall(r"<[a-zA-Z/][^>]*>", re.sub(r' alt="[^"]*"', "", renderer.render(text)))
 
 
-def test_what_is_translated() -> None:
+def test_the_text_of_paragraphs_headings_items_and_cells_is_translated() -> None:
     single = [part for segment in open_markdown(TEXT.encode()).segments for part in segment if isinstance(part, Mark)
               and part.kind == "single"]
     texts = ["".join(part if isinstance(part, str) else f"<{part.text}>" if isinstance(part, Shielded) else "_"
