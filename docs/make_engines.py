@@ -45,6 +45,7 @@ SEARCHES: dict[str, list[dict[str, Any]]] = {
 }
 """Examples of each search setting."""
 LINES: dict[str, tuple[str, list[str]]] = {
+    "source_prefix": ("text before the line that is not translated, such as a tag (`--source-prefix`)", []),
     "prefix": ("a translation begins with complete words (`--prefix`)", ["prefix"]),
     "partial_word": ("the last word of the prefix may be longer (`--partial-word`, the page's word menu)",
                      ["prefix", "continuation"]),

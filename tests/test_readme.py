@@ -19,6 +19,7 @@ from tests.page_maker import page_maker
 from towernmt.cli.commands import COMMANDS, function_of
 from towernmt.cli.main import make_parser
 from towernmt.cli.run_options import settings_sources
+from towernmt.cli.translate import check_output_options
 from towernmt.core.settings import all_keys, load_yaml
 from towernmt.dataflow import read_corpora
 from towernmt.interop.model_card import card_text
@@ -80,7 +81,8 @@ def test_examples_and_pages_import_from_packages_and_not_from_their_modules() ->
 def test_every_shell_command_is_one_that_exists() -> None:
     names = {words[0] for _, words in commands() if not ("/" in words[0] and (ROOT / words[0]).is_file())}
     assert names <= {"python3", ".", "pip", "python", "pytest", "towernmt", "echo", "export", "marian-decoder",
-                     "cd", "nft", "npm", "ray", "sed", "comet/bin/pip", "(umask", "eval", "mkdir", "cmake", "make"}
+                     "cd", "cut", "nft", "npm", "ray", "sed", "comet/bin/pip", "(umask", "eval", "mkdir", "cmake",
+                     "make"}
     asked = [words for _, words in commands() if words[0] == "towernmt"]
     assert {words[1] for words in asked} == set(COMMANDS)
 
@@ -104,6 +106,8 @@ def test_every_option_of_a_shown_command_is_accepted(capsys: pytest.CaptureFixtu
                 options = parser.parse_args(words[2:])
             except SystemExit:
                 pytest.fail(f"{page}: {shlex.join(words)}: {capsys.readouterr().err}")
+            if words[1] == "translate":
+                check_output_options(options)
             if words[1] == "train":
                 options.logdir = options.config = None
                 resolve_settings(settings_sources(options))     # an unknown setting would be refused

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -167,6 +168,15 @@ def test_a_checkpoint_anywhere_inside_a_run_is_a_system(requests, monkeypatch) -
                         ([str(run)], [f"{run}/averages/last-2/step-5/model"])]
 
 
+def test_paths_may_contain_an_equals_sign(requests) -> None:
+    for run in (Path("lr=1"), Path("lr=2")):
+        run.mkdir()
+        (run / "settings.yaml").touch()
+    assert main(["evaluate", "--reference", "ref", "--source", "src", "--system", "lr=1", "lr=1+lr=2", "both=lr=1+lr=2",
+                 "--checkpoint", "last", *QUICK]) == 0
+    assert [runs for runs, _ in requests] == [["lr=1"], ["lr=1", "lr=2"], ["lr=1", "lr=2"]]
+
+
 def test_a_checkpoint_outside_of_runs_is_refused(requests, capsys) -> None:
     assert main(["evaluate", "--reference", "ref", "--source", "src", "--system", "copy/step-5"]) == 1
     error = capsys.readouterr().err
@@ -321,10 +331,33 @@ def test_options_with_an_effect_on_existing_translations_are_accepted(systems, c
 @pytest.mark.parametrize("arguments, message", [
     (["--hypothesis-file", "better"], "--robustness translates the test set in several forms"),
     (["--source", "src", "--system", "better"], "--robustness translates the test set in several forms"),
-    (["--source", "src", "--model", "runs/echo", "--constraints", "ref"], "no longer belong to them")])
-def test_robustness_needs_a_model_and_no_options_of_single_lines(systems, capsys, arguments, message) -> None:
+    (["--source", "src", "--model", "runs/echo", "--constraints", "ref"], "no longer belong to them"),
+    (["--source", "short", "--model", "runs/echo"], "short has 1 lines and ref has 24")])
+def test_robustness_needs_a_model_and_a_test_set_and_no_options_of_single_lines(systems, capsys, arguments, message
+                                                                                ) -> None:
+    Path("short").write_text("the dog\n")
     assert main(["evaluate", "--robustness", "--reference", "ref", *arguments]) == 1
     assert message in capsys.readouterr().err
+
+
+def test_the_terms_and_the_text_of_frequencies_are_read_once(systems, capsys, monkeypatch) -> None:
+    def piped(text: str) -> str:
+        """Return the path of a pipe, which can be read once, as that of `<(zcat train.en.gz)` in a shell."""
+        reader, writer = os.pipe()
+        os.write(writer, text.encode())
+        os.close(writer)
+        descriptors.append(reader)
+        return f"/dev/fd/{reader}"
+
+    descriptors: list[int] = []
+    monkeypatch.setattr("towernmt.cli.evaluate.make_translator", lambda *arguments, **options: EchoTranslator())
+    assert main(["evaluate", "--robustness", "--model", "runs/echo", "--source", "src", "--reference", "ref", "--json",
+                 "--html", "page.html", "--terminology", piped("red dog\tred dog\n"),
+                 "--frequency-text", piped(Path("ref").read_text()), *QUICK]) == 0
+    for descriptor in descriptors:
+        os.close(descriptor)
+    assert json.loads(capsys.readouterr().out)["terms"] == {"runs/echo": {"required": 2, "met": 2}}
+    assert "<th>10-99</th>" in Path("page.html").read_text()
 
 
 @pytest.mark.parametrize("option", [["--robustness-seed", "2"], ["--source-language", "tr"]])

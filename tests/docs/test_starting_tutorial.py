@@ -1,6 +1,6 @@
 """The tutorials that start from a trained model, on tiny data.
 
-docs/guide/fine-tuning.md starts from a model in the format of OPUS-MT, and docs/start/what-you-have.md from a run.
+docs/guide/fine-tuning.md starts from a model in the format of OPUS-MT here, and docs/start/what-you-have.md from a run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop.importing import opus
-from tests.manual_pages import shell_lines
+from tests.manual_pages import code_blocks, shell_lines
 from tests.run_command import run_command
 from towernmt.core.files import CACHE_VARIABLE
 
@@ -32,7 +32,10 @@ def run_line(line: str) -> int:
     return run_command(*shlex.split(line)[1:])
 
 
-def test_the_first_commands_of_the_page_adapt_a_public_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("number", "names"), [
+    (0, ["prepare", "train", "translate"]), (1, ["grow", "prepare", "prepare", "train"])])
+def test_the_first_commands_of_the_page_adapt_a_model(number: int, names: list[str], tmp_path: Path,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
     opus.write_opus(tmp_path / "opus-mt-de-en")
@@ -40,12 +43,13 @@ def test_the_first_commands_of_the_page_adapt_a_public_model(tmp_path: Path, mon
         for language, text in (("de", opus.GERMAN), ("en", opus.ENGLISH)):
             for name in (domain, f"{domain}-valid", f"{domain}-test"):
                 Path(f"{name}.{language}").write_text("".join(f"{line}\n" for line in text[lines]))
-    commands = shell_lines(PAGE.read_text(encoding="utf-8"))[:5]
-    assert [line.split()[1] for line in commands] == ["grow", "prepare", "prepare", "train", "translate"]
-    for line in commands:
+    blocks = code_blocks(PAGE.read_text(encoding="utf-8"), "sh")
+    commands = blocks[number].replace("\\\n", " ").replace("runs/de-en", "opus-mt-de-en").splitlines()
+    assert [line.split()[1] for line in commands] == names
+    for line in dict.fromkeys([*commands, blocks[0].splitlines()[-1]]):     # the last one translates
         assert run_line(line.replace("train.minutes=30", "train.steps=2 train.precision=float32")) == 0, line
     log = Path("runs/medical/log/log.log").read_text()
-    assert "Validation at step 0: " in log and "Validation of general at step 0: " in log
+    assert "Validation at step 0: " in log and ("Validation of general at step 0: " in log) == (number == 1)
     assert len(Path("medical-test.hyp").read_text().splitlines()) == 4
 
 

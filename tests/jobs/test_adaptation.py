@@ -38,6 +38,7 @@ from towernmt.jobs.adaptation import (
     _adaptation_key,
     _begin_or_resume,
     _finish,
+    _prepare_corrections,
     _resolve,
     adapt_model,
     with_rate_of_adaptation,
@@ -129,8 +130,9 @@ def test_only_a_changed_limit_resumes_the_run_of_other_settings(job: AdaptationJ
 
     assert key(train_minutes=5.0) == key(train_minutes=60.0, train_steps="9", train_epochs="2") == key()
     keys = {key(), key(optimizer_learning_rate="0.0005"), key(optimizer_learning_rate="0.001"),
-            key(optimizer_name="adam"), _adaptation_key(job, "en-de")}
-    assert len(keys) == 5
+            key(optimizer_name="adam"), _adaptation_key(job, "en-de"),
+            _adaptation_key(replace(job, card=CardText(source_prefix="<2de>")), "de-en")}
+    assert len(keys) == 6
     assert key(optimizer_name="adam", data_seed="2") == key(data_seed="2", optimizer_name="adam")
 
 
@@ -396,14 +398,36 @@ def test_many_lines_without_their_translations_are_refused(pairs: int, shift: in
     text = [(f"word{number}", f"WORD{number + shift}") for number in range(pairs)]
     model: Any = SimpleNamespace(run=None, checkpoint=None, name="m")
     with pytest.raises(DataError, match="no translations of the sources") if refused else nullcontext():
-        check_pairs(model, {"text": text})
+        check_pairs(model, "", {"text": text})
+
+
+def test_sources_have_the_source_prefix_where_the_model_reads_them(
+        tmp_path: Path, job: AdaptationJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[tuple[str, str]] = []
+
+    class RecordingScorer(WordScorer):
+        def score(self, pairs: list[tuple[str, str]]) -> list[SimpleNamespace]:
+            read.extend(pairs)
+            return super().score([(source.removeprefix("<2de> "), target) for source, target in pairs])
+
+    monkeypatch.setattr(adaptation_checks, "Scorer", RecordingScorer)
+    check_pairs(job.model, "<2de>", {"text": [("word", "WORD")]})
+    assert read == [("<2de> word", "WORD"), ("WORD", "word")]
+
+    monkeypatch.setattr(adaptation, "with_vocabulary_of", lambda settings, *_: settings)
+    monkeypatch.setattr(adaptation, "prepare", lambda settings: settings)
+    model: Any = SimpleNamespace(name="m", run=RunDirectory(tmp_path))
+    tagged = replace(job, card=CardText(source_prefix="<2de>"), model=model)
+    _prepare_corrections(tagged, {"train": [Correction("a", "A")], "valid": [Correction("b", "B")]}, tmp_path)
+    texts = {name: (tmp_path / name).read_text() for name in ("train.source", "train.target", "valid.source")}
+    assert texts == {"train.source": "<2de> a\n", "train.target": "A\n", "valid.source": "<2de> b\n"}
 
 
 def test_a_text_without_pairs_is_one_clear_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adaptation_checks, "Scorer", WordScorer)
     model: Any = SimpleNamespace(run=None, checkpoint=None, name="m")
     with pytest.raises(DataError) as caught:
-        check_pairs(model, {"corrections": [("word", "WORD")], "--test a b": []})
+        check_pairs(model, "", {"corrections": [("word", "WORD")], "--test a b": []})
     assert str(caught.value) == (
         "--test a b has no pair with text on both sides: pass sources with their translations.")
 

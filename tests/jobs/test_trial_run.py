@@ -9,11 +9,13 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from towernmt.callbacks.validation_metrics import METRICS
+from towernmt.checkpoint.checkpoint_files import checkpoint_steps
 from towernmt.core.errors import SettingsError
 from towernmt.core.files import write_text
 from towernmt.farm.ray_workers import Resources
@@ -33,6 +35,8 @@ from towernmt.jobs.trials import (
 from towernmt.jobs.tune_search import SearchLimits, Trial, search, trial_processors
 
 SCALAR = METRICS["bleu"].scalar()
+TINY = ["model.hidden_size=8", "model.filter_size=8", "model.heads=1", "model.encoder_layers=1",
+        "model.decoder_layers=1"]
 
 
 def trained(directory: Path, scores: list[float | None]) -> Path:
@@ -64,6 +68,12 @@ def test_half_a_line_of_the_statistics_waits_for_its_end(tmp_path: Path) -> None
     with (tmp_path / "1" / "run" / "log" / "stats.jsonl").open("a") as file:
         file.write('{"global_step": 20, "valid')
     assert [trial.next() for _ in range(2)] == [TrialReport(10, 2.0), TrialReport(10, 2.0, ended=True)]
+
+
+def test_a_trial_without_news_returns_after_the_time_limit(tmp_path: Path) -> None:
+    trial = TrialRun(tmp_path, ["train", "--data", "missing"], SCALAR, tmp_path)
+    assert trial.next(seconds=0) == TrialReport(0, None)
+    trial.stop()
 
 
 @pytest.mark.parametrize("status", [-9, 137, 143])
@@ -169,3 +179,30 @@ def test_a_search_that_ctrl_c_stops_returns_the_signal_and_leaves_the_other_tria
         ray.shutdown()
     assert stop_signal == signal.SIGINT and signal.getsignal(signal.SIGINT) == handler
     assert [row.state for row in table.rows] == [INTERRUPTED, WAITING] and set(said) == {1}
+
+
+@pytest.mark.processes
+def test_a_trial_that_runs_when_ctrl_c_stops_the_search_saves_a_checkpoint(
+        tmp_path: Path, prepare_pairs: Callable[[Path], Path]) -> None:
+    ray = pytest.importorskip("ray")
+    pytest.importorskip("ray.tune")
+    arguments = ["train", "--defaults", "fixed", "--data", str(prepare_pairs(tmp_path)), "--logdir",
+                 str(tmp_path / "1" / "run"), "--set", *TINY, "train.steps=100000", "validation.steps=10",
+                 "checkpoint.steps=100000"]
+    (tmp_path / "1").mkdir()
+    row = TrialRow(1, {"n": 1})
+    signals: list[int] = []
+
+    def stop_at_first_score(row: TrialRow) -> None:
+        if row.score is not None and not signals:
+            signals.append(signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+    try:
+        search([Trial(row, tmp_path / "1", arguments)], TrialTable(METRICS["bleu"], [row]), SearchLimits(100_000, 10),
+               tmp_path / "ray", stop_at_first_score)
+    finally:
+        ray.shutdown()
+    steps = checkpoint_steps(tmp_path / "1" / "run" / "checkpoints")
+    assert row.state == INTERRUPTED and steps and steps[-1] >= 10

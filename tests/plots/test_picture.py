@@ -52,14 +52,18 @@ def test_panels_axis_and_table_are_those_that_are_asked_for(make_run, rows, tmp_
 
 
 def test_settings_that_differ_have_further_tables_and_what_has_no_room_is_counted(make_run, rows, tmp_path) -> None:
-    def settings(value: int) -> dict:
-        return {"model": {f"a_setting_with_a_long_name_{i}": value for i in range(30)}}
+    def drawn(count: int) -> list[str]:
+        settings = [{"model": {f"a_setting_with_a_long_name_{i}": value for i in range(count)}} for value in range(2)]
+        draw_curves([read_run(make_run(f"{name}{count}", rows, values), name)
+                     for name, values in zip("ab", settings, strict=True)], tmp_path / "a.svg")
+        return texts(tmp_path / "a.svg")
 
-    draw_curves([read_run(make_run(name, rows, settings(i)), name) for i, name in enumerate("ab")], tmp_path / "a.svg")
-    svg_texts = texts(tmp_path / "a.svg")
+    svg_texts = drawn(30)
     shown = sum(text.startswith("a_setting") for text in svg_texts)
-    assert 6 <= shown < 30 and any(text.startswith(f"{30 - shown} more settings differ") for text in svg_texts)
+    assert 6 <= shown < 30
+    assert any(text.startswith(f"{30 - shown} more settings differ, but do not fit here") for text in svg_texts)
     assert svg_texts.count("run") == 3
+    assert any(text.startswith("1 more setting differs, but does not fit here") for text in drawn(shown + 1))
 
 
 def test_a_png_is_as_wide_as_ever(make_run, rows, tmp_path: Path) -> None:

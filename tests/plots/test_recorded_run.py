@@ -82,6 +82,13 @@ def test_runs_are_named_by_patterns_each_once_and_other_directories_are_reported
         assert [run.name for run in read_named_runs(texts)[0]] == ["base", "b"]
 
 
+def test_a_path_or_a_pattern_may_contain_an_equals_sign(make_run, tmp_path: Path) -> None:
+    make_run("runs/lr=1"), make_run("runs/lr=2")
+    for texts in ([f"{tmp_path}/runs/lr=*"], [f"{tmp_path}/runs/lr=1", f"{tmp_path}/runs/lr=2"]):
+        assert [run.name for run in read_named_runs(texts)[0]] == ["lr=1", "lr=2"]
+    assert [run.name for run in read_named_runs([f"base={tmp_path}/runs/lr=1"])[0]] == ["base"]
+
+
 @pytest.mark.parametrize(("texts", "message"), [
     (["none"], "none: the directory does not exist"), (["no/*"], "no/*: the directory does not exist"),
     (["data"], "data: no run here"), (["x=runs/*"], "2 runs cannot have the same name"),

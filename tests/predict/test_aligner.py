@@ -107,6 +107,18 @@ def test_its_translations_are_linked_as_they_are_aligned(copier: Path, aligner: 
             np.testing.assert_allclose(best.alignment.weights, expected.weights, atol=1e-5)
 
 
+def test_a_source_prefix_reaches_the_model_and_has_no_alignment(copier: Path, tmp_path: Path) -> None:
+    """The model copies the prefix, too. A model of several languages would not."""
+    (tmp_path / "in").write_text("w1 w2\n")
+    files = [f"--input={tmp_path}/in", f"--output={tmp_path}/out", f"--alignments={tmp_path}/links"]
+    assert main(["translate", f"--model={copier}", "--beam=2", "--source-prefix=w5 w6", *files]) == 0
+    assert (tmp_path / "out").read_text() == "w5 w6 w1 w2\n"
+    links = dict(reversed(link.split("-")) for link in (tmp_path / "links").read_text().split())
+    assert (links["2"], links["3"]) == ("0", "1")
+    arguments = [f"--source={tmp_path}/in", f"--reference={tmp_path}/out", "--source-prefix=w5 w6", "--beam=2"]
+    assert main(["evaluate", f"--model={copier}", "--metrics", "chrf", *arguments]) == 0
+
+
 def test_unknown_words_are_copied_or_translated_by_a_table_where_that_is_asked_for(copier: Path, tmp_path: Path
                                                                                    ) -> None:
     (tmp_path / "in").write_text("w1 zebra w2\n")
@@ -182,6 +194,7 @@ def test_the_command_joins_and_rates_links_that_are_there_already(tmp_path: Path
      "--checkpoint, --trust-code, --last-weights, --batch-tokens, --cpu: these options are about a model"),
     (["--links=x", "--reverse-model=y", "--source=s", "--target=t", "--checkpoint=last"],
      "--checkpoint last is a checkpoint of --model: leave it out"),
+    (["--links=x", "--source=s"], "--source and --target are text for a model, but --links"),
     (["--links=x", "--gold-from=1"], "--gold-from 1 needs reference alignments: pass --gold"),
     (["--links=x", "--gold-from=0"], "--gold-from 0 needs reference alignments: pass --gold"),
 ])

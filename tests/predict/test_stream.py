@@ -21,9 +21,10 @@ from tests.waiting import PATIENCE
 from towernmt.core.errors import DataError, DivergenceError, SettingsError
 from towernmt.core.thread_maps import map_in_threads
 from towernmt.dataflow.text.text_lines import clean_lines
-from towernmt.dataflow.vocabulary.base import Vocabulary
+from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, Vocabulary
+from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.predict.lines.batch_inputs import plan_batches
-from towernmt.predict.lines.hypotheses import Hypothesis
+from towernmt.predict.lines.hypotheses import Hypothesis, SearchOutput
 from towernmt.predict.lines.line_options import LineOptions, LineRequest, line_requests
 from towernmt.predict.lines.request_encoder import RequestEncoder
 from towernmt.predict.lines.text_io import read_text
@@ -401,11 +402,45 @@ def test_hypotheses_have_the_log_probability_of_their_tokens_by_the_settings_of_
     for text, pieces in (("a b", 1), ("a b. c d e. f", 3)):
         requests = [LineRequest(text, line_options) for line_options in options]
         for translation in translate_stream(partial(predictor, {}), words, words, requests,
-                                            StreamSettings(max_source_length=3), encoder=RequestEncoder(base, words),
-                                            searches=searches):
+                                            StreamSettings(max_source_length=3),
+                                            encoder=RequestEncoder(base, words, words), searches=searches):
             best = translation[0]
             assert best.tokens == len(text.split()) + pieces and best.text == text
             assert best.log_prob == pytest.approx(-2.0 * best.tokens) and best.mean_log_prob == pytest.approx(-2.0)
+
+
+def test_the_source_prefix_is_before_each_piece_and_has_no_attention() -> None:
+    words = WordVocabulary([*SPECIAL_PIECES, "<2de>", "<2fr>", *"abcde"])
+    sources: list[str] = []
+
+    def predictor(source: np.ndarray, source_length: np.ndarray) -> SearchOutput:
+        """Translate the words after the tag into themselves; each word attends to itself, and a little to the tag."""
+        attention = 0.9 * np.eye(source.shape[1])[1:]
+        attention[:, 0] = 0.1
+        for row, length in zip(source, source_length, strict=True):
+            sources.append(words.decode(row[:length - 1].tolist()))
+        shape = len(source), 1, *attention.shape
+        return SearchOutput(source[:, None, 1:], np.zeros([len(source), 1]), None, np.broadcast_to(attention, shape))
+
+    options = LineOptions(source_prefix="<2de>")
+    requests = [LineRequest(text, options) for text in ("a b c d e", "a b", "", "<2fr> a")]
+    translations = list(translate_stream(predictor, words, words, requests, StreamSettings(max_source_length=3)))
+    assert [translation[0].text for translation in translations] == ["a b c d e", "a b", "", "<2fr> a"]
+    assert sorted(sources) == ["<2de> <2fr> a", "<2de> a b", "<2de> c d", "<2de> e"]
+    details = translations[0][0].details
+    assert details is not None and details.alignment is not None
+    assert details.source_ids == [*words.encode("a b"), EOS, *words.encode("c d"), EOS, *words.encode("e"), EOS]
+    assert details.alignment.source == list("abcde")
+    assert details.alignment.weights == pytest.approx(0.9 * np.eye(5), abs=1e-6)
+
+
+def test_a_line_with_a_source_prefix_that_the_vocabulary_lacks_is_named() -> None:
+    words = Words()
+    requests = line_requests(["a", "b"], options=[LineOptions(), LineOptions(source_prefix=UNSEEN)])
+    stream = translate_stream(Echo(), words, words, requests, StreamSettings(), "in")
+    assert next(stream)[0].text == "a"
+    with pytest.raises(DataError, match="in line 2: the source prefix '☃' has a word"):
+        next(stream)
 
 
 def test_a_hypothesis_keeps_its_other_attributes_when_one_changes() -> None:

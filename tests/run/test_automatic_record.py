@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from towernmt.core.errors import SettingsError
 from towernmt.core.settings import apply_overrides, save_yaml
 from towernmt.run.automatic_settings import apply_automatic_settings
 from towernmt.run.directory import RunDirectory
@@ -15,6 +16,7 @@ from towernmt.run.introduction import AutomaticSettingsRecord
 from towernmt.run.product_rates import ProductRates
 from towernmt.run.resolve import (
     DEPENDS_ON_LIMIT,
+    Overrides,
     SettingsSources,
     note_of_changed_limit,
     recorded_automatic_settings,
@@ -59,6 +61,18 @@ def test_what_was_chosen_by_another_limit_and_stays_is_told(tmp_path):
     assert note_of_changed_limit(recorded_automatic_settings(run), run.settings_like(settings), settings) == (
         "train.minutes changed from 10 to 600. These automatic settings keep their old values: checkpoint.minutes=1.0. "
         "Use --set to change them.")
+
+
+@pytest.mark.parametrize(("old", "new"), [("budget", "noam"), ("noam", "budget")])
+def test_a_resumed_run_changes_to_or_from_noam_only_with_a_new_rate(tmp_path, old, new):
+    """The learning rate of noam is a factor, about a thousand times the highest rate of the other schedules."""
+    run = run_with(tmp_path, CHOSEN)
+    save_yaml(apply_overrides(default_settings(), {**TEN_MINUTES, "schedule.name": old}), run.path / "settings.yaml")
+    with pytest.raises(SettingsError, match=f"schedule.name changed from {old} to {new}, .*learning_rate=... too"):
+        resolve_settings(SettingsSources(run=run, overrides=(Overrides("--set", {"schedule.name": new}),)))
+    changes = Overrides("--set", {"schedule.name": new, "optimizer.learning_rate": 2})
+    assert resolve_settings(SettingsSources(run=run, overrides=(changes,))).settings.schedule.name == new
+    assert resolve_settings(SettingsSources(run=run)).settings.schedule.name == old
 
 
 @pytest.mark.parametrize(("chosen", "minutes"), [(CHOSEN, 10), (None, 600), ({"--towers": 2}, 600)])

@@ -32,6 +32,16 @@ def test_the_file_holds_no_key_and_is_its_owners_alone(keys):
     assert len(set(hashes)) == 2
 
 
+def test_a_link_to_a_file_of_keys_stays(keys, tmp_path):
+    link = tmp_path / "folder" / "link"
+    link.parent.mkdir()
+    link.symlink_to("../keys.jsonl")
+    add_key(link, "anna")
+    files = [KeysFile(keys), KeysFile(link)]
+    key = add_key(link, "bert")
+    assert link.is_symlink() and [file.find(key).name for file in files] == ["bert"] * 2  # type: ignore[union-attr]
+
+
 def test_keys_that_are_added_at_the_same_time_are_all_stored(keys):
     names = [f"caller {number}" for number in range(12)]
     with ThreadPoolExecutor(4) as threads:
@@ -87,7 +97,8 @@ def test_the_command_makes_lists_and_removes_keys(keys, capsys):
     key = capsys.readouterr().out.strip()
     assert KeysFile(keys).find(key).name == "anna"  # type: ignore[union-attr]
     assert main(["serve-keys", "add", "anna", "--keys", str(keys)]) == 1
-    assert main(["serve-keys", "add", "bert", "--keys", str(keys), "--rate", "-1"]) == 1
+    for rate in ("-1", "inf"):      # a file with an infinite number could not be read again
+        assert main(["serve-keys", "add", "bert", "--keys", str(keys), "--rate", rate]) == 1
     assert main(["serve-keys", "list", "--keys", str(keys)]) == 0
     assert capsys.readouterr().out == "anna  60 requests a minute  admin\n"
     assert main(["serve-keys", "remove", "anna", "--keys", str(keys)]) == 0

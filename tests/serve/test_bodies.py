@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 
 import pytest
 
@@ -102,6 +103,30 @@ def test_bodies_that_are_received_at_the_same_time_have_a_common_limit():
         is_open.set()
         assert await held == FREE_BYTES + 600
         assert await receive(FREE_BYTES + 1000) == FREE_BYTES + 1000
+
+    asyncio.run(run())
+
+
+def test_a_body_whose_time_is_over_at_this_moment_does_not_disturb_a_stop():
+    async def run():
+        bodies = RequestBodies(ServerLimits(body_seconds=0.01))
+        stopped = []
+
+        def stop():
+            bodies.shorten_timeouts(0.0)
+            stopped.append(True)
+
+        async def receive():
+            async with bodies.received(asyncio.Event().wait, None, 100):
+                pass
+
+        body = asyncio.create_task(receive())
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_later(0.02, stop)
+        time.sleep(0.05)        # the event loop then handles both timers before the task of the body
+        with pytest.raises(RequestError) as refusal:
+            await body
+        assert refusal.value.status == 408 and stopped
 
     asyncio.run(run())
 

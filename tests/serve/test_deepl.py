@@ -168,6 +168,10 @@ def test_glossaries_are_kept_in_a_file(tmp_path):
 
     created = Glossaries(tmp_path / "glossaries.json").add("anna", "ours", [Dictionary("de", "en", {"haus": "house"})])
     assert Glossaries(tmp_path / "glossaries.json").get("anna", created.id) == created
+    (tmp_path / "link").symlink_to("glossaries.json")
+    other = Glossaries(tmp_path / "link").add("anna", "theirs", [Dictionary("de", "en", {"hund": "dog"})])
+    assert (tmp_path / "link").is_symlink()
+    assert Glossaries(tmp_path / "glossaries.json").owned_by("anna") == [created, other]
 
 
 @pytest.mark.processes

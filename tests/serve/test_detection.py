@@ -65,6 +65,20 @@ def test_deepls_texts_are_detected_one_by_one_and_none_refuses_the_others(client
     assert [one["text"] for one in found["translations"]] == [GERMAN, f"en-de {ENGLISH}", f"en-de {FRENCH}", "en-de 12"]
 
 
+def test_a_request_in_several_languages_counts_once_against_the_rate(make_client, caplog):
+    from tests.serve.echo_engine import Echo
+
+    client = make_client(access={"characters": 60}, models={direction: Echo() for direction in ("de-en", "fr-en")})
+    asked = {"text": [GERMAN, FRENCH], "target_lang": "EN"}
+    with caplog.at_level("INFO", "towernmt.serve.requests"):
+        answers = [client.post("/v2/translate", json=asked).status_code for _ in range(2)]
+    assert answers == [200, 429]
+    count = len(GERMAN) + len(FRENCH)
+    assert client.get("/v2/usage").json()["character_count"] == count
+    logged = next(record.fields for record in caplog.records if hasattr(record, "fields"))
+    assert (logged["direction"], logged["characters"]) == ("de-en fr-en", count)
+
+
 def test_the_language_of_a_document_is_detected(client):
     answer = client.post("/translate_file", data={"source": "auto", "target": "en"}, files={"file": ("a.txt", FRENCH)})
     assert client.get(answer.json()["translatedFileUrl"]).text == f"fr-en {FRENCH}"

@@ -95,6 +95,26 @@ def test_a_document_is_followed_fetched_and_forgotten(make_client_with_engine, e
     assert state(client, sent).status_code == 404
 
 
+def test_a_large_file_stays_in_memory(make_client, monkeypatch):
+    def refuse(**_):
+        raise FileNotFoundError("no usable temporary directory")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    assert send(make_client(), " " * 1_500_000).status_code == 202
+
+
+def test_a_request_for_headers_alone_does_not_fetch_a_document(make_client):
+    client = make_client()
+    sent = client.post("/v2/document", data={"target_lang": "en"}, files={"file": ("a.txt", "gut")}).json()
+    path, key = f"/v2/document/{sent['document_id']}", {"document_key": sent["document_key"]}
+    wait_until(lambda: client.get(path, params=key).json()["status"] == "done")
+    for _ in range(2):
+        answer = client.head(f"{path}/result", params=key)
+        assert (answer.status_code, answer.headers["content-length"], answer.content) == (200, "3", b"")
+    assert client.get(f"{path}/result", params=key).text == "GUT"
+    assert client.get(f"{path}/result", params=key).status_code == 404
+
+
 @pytest.mark.parametrize("key", ["", "0", None])
 def test_a_document_is_seen_with_its_key_alone(make_client, key):
     client = make_client()

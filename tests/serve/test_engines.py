@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import weakref
 
@@ -24,6 +25,7 @@ from towernmt.serve.model_loading import (
     EngineSettings,
     LoadedModel,
     load_served_model,
+    parse_model_spec,
     search_kind,
     warm_up,
 )
@@ -77,6 +79,27 @@ def test_an_engine_that_works_is_accepted(tmp_path):
     warm_up(load_served_model(location, EngineSettings()), location)
 
 
+def test_an_engine_may_contain_a_dataclass_with_postponed_annotations(tmp_path):
+    file = tmp_path / "engine.py"
+    file.write_text("from __future__ import annotations\nfrom dataclasses import dataclass\n" + HEAD.replace(
+        "class Engine:", "@dataclass\nclass Engine:") + f"    mark: str = 'a'\n{GOOD}")
+    location = f"{file}:Engine"
+    for _ in range(2):      # the second time as for a reload
+        warm_up(load_served_model(location, EngineSettings()), location)
+    file.write_text("broken")
+    with pytest.raises(SettingsError):
+        load_served_model(location, EngineSettings())
+    assert [name for name in sys.modules if name.endswith(f"@{location}")] == [f"engine@{location}"]
+
+
+def test_the_path_of_a_model_may_contain_an_equals_sign(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lr=1").mkdir()
+    for text, spec in {"lr=1": (None, "lr=1"), "./lr=2": (None, "./lr=2"),
+                       "de-en=lr=1": (Direction("de", "en"), "lr=1")}.items():
+        assert parse_model_spec(text) == spec
+
+
 def test_the_options_of_special_lines_reach_the_translator(monkeypatch):
     class Recording:
         checkpoint, retry, check = "runs/x/best/step-1/model", {}, None
@@ -95,6 +118,14 @@ def test_the_options_of_special_lines_reach_the_translator(monkeypatch):
     assert translators[-1].arguments["retry"] is False and translators[-1].arguments["special_lines"] == off
     assert translators[-1].arguments["options"].protect == ("a+",)
     assert loaded.protection == Protection(False, ("a+",))
+    load_served_model("runs/x", EngineSettings(source_prefix="<2de>"), Direction("en", "de"))
+    assert translators[-1].arguments["options"].source_prefix == "<2de>"
+
+
+def test_a_custom_engine_adds_a_source_prefix_itself(tmp_path):
+    location = engine(tmp_path, GOOD)
+    with pytest.raises(SettingsError, match="--source-prefix en-de=<2de>: a custom engine receives the sentences"):
+        load_served_model(location, EngineSettings(source_prefix="<2de>"), Direction("en", "de"))
 
 
 @pytest.mark.parametrize(("protection", "expected"), [

@@ -5,6 +5,7 @@ After each of them, the server must answer an ordinary request.
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import select
@@ -262,6 +263,47 @@ def test_a_client_that_does_not_read_is_left(start: Callable[..., Any]):
             pass
     assert size < length
     assert is_healthy(server)
+
+
+def test_a_client_that_reads_slowly_is_not_left():
+    import uvicorn
+    from uvicorn.server import ServerState
+
+    from towernmt.serve.request_limits import ServerLimits
+    from towernmt.serve.server import connection_class
+
+    class SlowTransport(asyncio.Transport):
+        """Has fewer unsent bytes at two timeouts, and as many at the third one."""
+
+        sizes, aborted = [90, 60, 60, 30, 30, 30], False
+
+        def get_write_buffer_size(self):
+            return self.sizes.pop(0)
+
+        def is_closing(self):
+            return False
+
+        def close(self):
+            pass
+
+        def abort(self):
+            self.aborted = True
+
+    async def app(scope, receive, send):
+        pass
+
+    async def run():
+        transport = SlowTransport()
+        connection = connection_class(ServerLimits(seconds=0.01))(
+            uvicorn.Config(app, ws="none", lifespan="off", log_config=None), ServerState(), {})
+        connection.connection_made(transport)
+        connection.pause_writing()
+        while not transport.aborted:
+            await asyncio.sleep(0.01)
+        connection.connection_lost(None)
+        return transport.sizes
+
+    assert asyncio.run(asyncio.wait_for(run(), TIMEOUT)) == []
 
 
 def test_a_client_that_goes_frees_its_place(start: Callable[..., Any], tmp_path: Path):

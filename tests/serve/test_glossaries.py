@@ -179,6 +179,8 @@ def test_entries_are_read_as_they_are_written(text, kind, entries):
     ("haus\thouse\nhaus\thome", "tsv", "Line 2 of the glossary repeats the source term"),
     ('haus,house\n"hund,dog\n', "csv", "Line 2 of the glossary is not valid CSV"),
     ('haus,"house" x\n', "csv", "Line 1 of the glossary is not valid CSV"),
+    ('haus,house\n"hund\tkatze",dog\n', "csv", "Line 2 of the glossary is not a pair of terms"),
+    ('haus,"house\nhome"\n', "csv", "without tabs and line breaks"),
     ("a," + "x" * 200_000, "csv", "Line 1 of the glossary is not a pair of terms with 1 to 1024"),
     ("das haus\thouse\ndas  haus\thome", "tsv", "Line 2 of the glossary: 'das  haus' is translated as"),
     ("\ufeff", "tsv", "1 to 10000 terms")])

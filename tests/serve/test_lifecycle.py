@@ -12,6 +12,7 @@ import urllib.request
 import pytest
 
 from tests.waiting import PATIENCE, wait_until
+from towernmt.core.errors import SettingsError
 
 pytestmark = pytest.mark.processes
 RUNNING, QUEUED = "towernmt_requests_running", 'towernmt_queue_sentences{direction="de-en"}'
@@ -146,14 +147,34 @@ def test_too_many_requests_are_refused_at_once_and_the_others_answered(start, tm
      "--cors https://example.org/page must be a scheme and an ASCII host without a path"),
     (["--model", "de-en=nowhere", "--cors", "example.org"], "--cors example.org must be a scheme"),
     (["--model", "de-en=nowhere", "--cors", "https://bücher.example"], "must be a scheme and an ASCII host"),
-    (["--model", "de-en=nowhere", "--rate", "-5"], "--rate -5 must be 0 or more"),
-    (["--model", "de-en=nowhere", "--rate-characters", "nan"], "--rate-characters nan must be 0 or more")])
+    (["--model", "de-en=nowhere", "--source-prefix", "de-fr=<2fr>"],
+     "--source-prefix de-fr=<2fr>: no --model has this direction, only de-en"),
+    (["--model", "de-en=nowhere", "--source-prefix", "<2en>"], "--source-prefix <2en>: write the direction before"),
+    (["--model", "de-en=nowhere", "--source-prefix", "de-en=a", "de_en=b"], "this direction already has a prefix"),
+    (["--model", "de-en=nowhere", "--rate", "-5"], "--rate -5 must be a number from 0"),
+    (["--model", "de-en=nowhere", "--rate-characters", "nan"], "--rate-characters nan must be a number from 0")])
 def test_what_cannot_be_served_is_one_sentence(arguments, sentence, capsys, monkeypatch, tmp_path):
     from towernmt.cli.main import main
 
     monkeypatch.chdir(tmp_path)
     assert main(["serve", "--port", "0", *arguments]) == 1
     assert sentence in capsys.readouterr().err
+
+
+def test_a_port_that_another_server_opened_while_the_models_were_loaded_is_one_sentence(make_client):
+    from towernmt.serve.server import bind, serve
+
+    service = make_client().service
+    first = bind("127.0.0.1", 0)
+    port = first.getsockname()[1]
+    try:
+        with pytest.raises(SettingsError, match=f"--host 127.0.0.1 --port {port} cannot be opened"):
+            second = bind("127.0.0.1", port)        # Linux allows this until one of them listens
+            first.listen()
+            with second:
+                serve(service, second)
+    finally:
+        first.close()
 
 
 @pytest.mark.parametrize(("passed", "sent"), [

@@ -163,6 +163,19 @@ def test_what_an_engine_cannot_do_is_refused_by_name(make_client):
         assert answer.status_code == 400 and word in answer.json()["error"]
 
 
+@pytest.mark.parametrize("alternatives", [3, 100, 150])
+def test_a_request_may_have_as_many_translations_as_the_models_announce(make_client, alternatives):
+    class Generous(Echo):
+        pass
+
+    Generous.alternatives = alternatives
+    client = make_client(models={"de-en": Generous()})
+    [model] = client.get("/api/v1/models").json()["models"]
+    answer = client.post(PATH, json={"text": "gut", "n_best": model["alternatives"]})
+    [sentence] = answer.json()["translations"][0]["sentences"]
+    assert len(sentence["translations"]) == model["alternatives"] == min(alternatives, 100)
+
+
 @pytest.mark.parametrize(("body", "needed"), [
     ({"text": "a b."}, [False]), ({"text": "Das ist gut. Das <b>Haus</b> steht.", "format": "html"}, [False, True]),
     ({"text": "a b.", "alignments": True}, [True]), ({"text": "a b.", "confidence": True}, [True]),

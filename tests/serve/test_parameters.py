@@ -71,6 +71,7 @@ def test_text_comes_as_it_was_sent(make_client, kind, body, text):
     (f"{FORM}; charset=utf-9", form(PLAIN), 415, "The charset utf-9 is not supported"),
     (f"{FORM}; charset=zlib", form(PLAIN), 415, "The charset zlib is not supported"),
     (f"{FORM}; charset=unicode_escape", form(PLAIN), 415, "The charset unicode_escape is not supported"),
+    (f"{FORM}; charset=utf-7", form("+2AA-"), 415, "The charset utf-7 is not supported"),
     (f"{FORM}; charset={'x' * 5000}", form(PLAIN), 415, "The charset xxx"),
     (FORM, b'{"q": ', 400, "not valid JSON"),
 ])

@@ -23,7 +23,7 @@ from towernmt.core.tf_compat import tf, tf1
 
 
 class LearningRateSchedule(Callback):
-    """Sets a scalar variable to `value(step)` before each update.
+    """Sets the scalar variable `learning_rate` of the graph to `value(step)` before each update.
 
     The variable is assigned before training (for the update after the resumed step), and after each step for the next
     update if the value has changed.

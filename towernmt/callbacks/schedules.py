@@ -23,13 +23,13 @@ Rate: TypeAlias = Callable[[int], float]
 
 
 def constant(learning_rate: float, warmup_steps: int = 0) -> Rate:
-    """Return the constant `learning_rate`, after the warm-up."""
+    """Return a function from the number of an update to its rate: a linear warm-up, then `learning_rate`."""
     warm = _warmup("constant", warmup_steps)
     return lambda step: learning_rate * warm(step)
 
 
 def inverse_square_root(learning_rate: float, warmup_steps: int = 4000) -> Rate:
-    """Return a rate with the peak `learning_rate` at `warmup_steps`, then in proportion to step ** -0.5.
+    """Return a function of `step` with the peak `learning_rate` at `warmup_steps`, then in proportion to step ** -0.5.
 
     It is the schedule of Vaswani et al. 2017, with the peak as parameter (as in fairseq's `inverse_sqrt`).
     """
@@ -39,7 +39,7 @@ def inverse_square_root(learning_rate: float, warmup_steps: int = 4000) -> Rate:
 
 
 def noam(hidden_size: int, warmup_steps: int = 4000, scale: float = 1.0) -> Rate:
-    """Return `scale * hidden_size ** -0.5 * min(step ** -0.5, step * warmup_steps ** -1.5)`.
+    """Return a function of `step`: `scale * hidden_size ** -0.5 * min(step ** -0.5, step * warmup_steps ** -1.5)`.
 
     This is equation 3 of Vaswani et al. 2017. In a run, `scale` is `optimizer.learning_rate`, usually 1 or 2.
     """
@@ -50,7 +50,7 @@ def noam(hidden_size: int, warmup_steps: int = 4000, scale: float = 1.0) -> Rate
 
 
 def linear(learning_rate: float, decay_steps: int, warmup_steps: int = 0, end_learning_rate: float = 0.0) -> Rate:
-    """Return a rate that falls linearly from `learning_rate` to `end_learning_rate` at update `decay_steps`."""
+    """Return a function that falls linearly from `learning_rate` to `end_learning_rate` at update `decay_steps`."""
     warm = constant(learning_rate, _decay("linear", warmup_steps, decay_steps))
 
     def rate(step: int) -> float:
@@ -62,7 +62,7 @@ def linear(learning_rate: float, decay_steps: int, warmup_steps: int = 0, end_le
 
 
 def cosine(learning_rate: float, decay_steps: int, warmup_steps: int = 0, end_learning_rate: float = 0.0) -> Rate:
-    """Return a rate that follows half a cosine to `end_learning_rate` at `decay_steps` (Loshchilov & Hutter 2017)."""
+    """Return half a cosine from `learning_rate` to `end_learning_rate` at `decay_steps` (Loshchilov & Hutter 2017)."""
     warm = constant(learning_rate, _decay("cosine", warmup_steps, decay_steps))
 
     def rate(step: int) -> float:
@@ -75,7 +75,7 @@ def cosine(learning_rate: float, decay_steps: int, warmup_steps: int = 0, end_le
 
 
 def piecewise(boundaries: Sequence[int], values: Sequence[float], warmup_steps: int = 0) -> Rate:
-    """Return the rate `values[i]` for the updates from `boundaries[i - 1] + 1` to `boundaries[i]`."""
+    """Return a function that is `values[i]` for the updates from `boundaries[i - 1] + 1` to `boundaries[i]`."""
     warm = _warmup("piecewise", warmup_steps)
     if len(values) != len(boundaries) + 1:
         raise SettingsError(
@@ -88,7 +88,10 @@ def piecewise(boundaries: Sequence[int], values: Sequence[float], warmup_steps: 
 
 def exponential(learning_rate: float, decay_steps: int, decay_rate: float = 0.5, warmup_steps: int = 0,
                 staircase: bool = False) -> Rate:
-    """Return `learning_rate * decay_rate ** ((step - warmup_steps) / decay_steps)`, in jumps with `staircase`."""
+    """Return a function of `step`: `learning_rate * decay_rate ** ((step - warmup_steps) / decay_steps)`.
+
+    With `staircase`, the exponent is rounded down.
+    """
     warm = constant(learning_rate, warmup_steps)
     check_positive("exponential", decay_steps=decay_steps, decay_rate=decay_rate)
 
@@ -103,7 +106,7 @@ def exponential(learning_rate: float, decay_steps: int, decay_rate: float = 0.5,
 
 def budget(learning_rate: float, steps: int = 0, elapsed: Callable[[], float] | None = None, warmup_steps: int = 0,
            end_learning_rate: float = 0.0) -> Rate:
-    """Return a rate that falls linearly to `end_learning_rate` at the end of the run (Li et al. 2020).
+    """Return a function that falls linearly to `end_learning_rate` at the end of the run (Li et al. 2020).
 
     With `elapsed` the rate follows the clock, so two runs differ, and a resumed run differs from an uninterrupted one.
 

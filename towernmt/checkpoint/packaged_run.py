@@ -90,6 +90,12 @@ class PackagedRun(SavedRun):
             None, None)
         return (source, target) if isinstance(source, str) and isinstance(target, str) else None
 
+    @property
+    def source_prefix(self) -> str:
+        """Text before each source line according to the model card, or ""; see `LineOptions`."""
+        prefix = self.card.get("source_prefix")
+        return prefix if isinstance(prefix, str) else ""
+
     def saved_settings(self) -> dict[str, Any]:
         """Return the settings, with the path of the unpacked shortlist."""
         saved = super().saved_settings()

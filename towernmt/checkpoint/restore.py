@@ -89,8 +89,9 @@ def initial_checkpoint(location: str | Path) -> tuple[SavedRun, str]:
     """Return the run and the checkpoint (TensorFlow's prefix) of `init.checkpoint`.
 
     Args:
-        location: a run's directory, for its best checkpoint or, without validation, its last; a checkpoint of a run,
-            such as `runs/de-en/checkpoints/step-1000` or an average of `towernmt average` inside the run; or a package.
+        location: a run's directory, for the checkpoint with which it translates (see `SavedRun.checkpoint`); a
+            checkpoint of a run, such as `runs/de-en/checkpoints/step-1000` or an average of `towernmt average` inside
+            the run; or a package.
 
     Raises:
         SettingsError: `location` is none of these.

@@ -35,6 +35,9 @@ def add_adapt_arguments(parser: argparse.ArgumentParser) -> None:
                         help="licence of the package (default: that of the package to adapt)")
     parser.add_argument("--languages", metavar="PAIR",
                         help="source and target of the package, as de-en (default: those of the package to adapt)")
+    parser.add_argument("--source-prefix", metavar="TEXT",
+                        help="text before each source line, such as the tag of the target language of a multilingual "
+                             "model: '<2de>' (default: that of the package to adapt)")
     parser.add_argument("--work-directory", metavar="DIRECTORY",
                         help="directory of the prepared corrections and the run, from which an interrupted adaptation "
                              "resumes (default: OUTPUT.work)")
@@ -55,7 +58,7 @@ def run_adapt(options: argparse.Namespace) -> int:
     from towernmt.jobs.adaptation import AdaptationJob, adapt_model  # imports TensorFlow
 
     model = open_starting_model(options.model, "--model", options.trust_code)
-    card_fields = {name: getattr(options, name) for name in ("licence", "languages")}
+    card_fields = {name: getattr(options, name) for name in ("licence", "languages", "source_prefix")}
     card = (card_text_of_package(model.run.card, card_fields) if isinstance(model.run, PackagedRun)
             else card_text(None, card_fields))
     configure_terminal_log(verbose=False)

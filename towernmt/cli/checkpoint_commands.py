@@ -78,7 +78,8 @@ def add_grow_arguments(parser: argparse.ArgumentParser) -> None:
                              "subwords are added (default: chosen by the text)")
     parser.add_argument("--output", metavar="DIRECTORY", required=True, help="directory of the grown run")
     parser.add_argument("--checkpoint", metavar="NAME",
-                        help="best, last, step-N or a checkpoint's prefix (default: best, or last without validation)")
+                        help="best, last, step-N or a checkpoint's prefix (default: the average that the run kept at "
+                             "its end, else best, else last)")
     parser.add_argument("--trust-code", action="store_true", help="execute the code of a custom model in a package")
 
 

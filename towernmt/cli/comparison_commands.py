@@ -28,7 +28,8 @@ def add_compare_arguments(parser: argparse.ArgumentParser) -> None:
                         help="the --logdir of a run, or a pattern such as 'runs/*'; the first is the baseline")
     add_test_arguments(parser, beside_runs=True)
     parser.add_argument("--checkpoint", metavar="NAME", action="append",
-                        help="checkpoint of all runs: best, last or step-N (default: best, or else last)")
+                        help="checkpoint of all runs: best, last or step-N (default: the average that a run kept at "
+                             "its end, else best, else last)")
     add_trust_option(parser)
     add_translator_options(parser)
     parser.set_defaults(model=None, hypothesis=None, hypothesis_file=None, ensemble_weights=None, ensemble_mean=None)

@@ -141,8 +141,12 @@ def _kind(annotation: Any) -> type:
     return kind
 
 
+_METAVARS = {"output": "DIR", "vocab_symbols": "TOKEN,...", "source_script": "SCRIPT,...",
+             "target_script": "SCRIPT,...", "source_language": "CODE", "target_language": "CODE"}
+
+
 def _metavar(name: str, kind: type) -> str:
-    return "DIR" if name == "output" else {int: "N", float: "X", str: "FILE"}[kind]
+    return _METAVARS.get(name) or {int: "N", float: "X", str: "FILE"}[kind]
 
 
 LOAD_TEXT = ("Write sentence pairs into a database table, which is created if it does not exist. The same command "

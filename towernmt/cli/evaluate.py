@@ -9,6 +9,7 @@ import argparse
 import json
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from towernmt.evaluate.report import (
 )
 from towernmt.evaluate.report_page import report_html
 from towernmt.evaluate.robustness import robustness_rows, robustness_scores, robustness_texts
+from towernmt.predict.lines.line_options import LineOptions
 from towernmt.predict.lines.terminology import Terminology
 from towernmt.predict.lines.text_io import open_input, read_text, write_lines
 
@@ -82,14 +84,17 @@ def evaluation_output(args: argparse.Namespace, arguments: Sequence[SystemArgume
     references = [read_text(file) for file in args.reference]
     source = read_text(args.source) if args.source else None
     _check_has_text(args, source, references)
+    if source is not None:
+        _check_line_counts(args, references, args.source, source)
     _check_custom_metrics(args, arguments, settings, source, references)
+    options = options_of_all_lines(args)
     if getattr(args, "robustness", False):
-        return _robustness_output(args, arguments, source or [], references, settings)
-    systems = _systems(args, arguments, source, references)
+        return _robustness_output(args, arguments, source or [], references, settings, options, frequencies)
+    systems = _systems(args, arguments, source, references, options)
     if args.hypothesis:
         write_lines(args.hypothesis, list(systems[0].hypotheses))
     check_sentences(systems, references)
-    terms = _terms(args, systems, source)
+    terms = _terms(args, systems, source, options.terminology)
     report = Report(systems, references, source, settings, *frequencies)
     if args.html:
         write_lines(args.html, [report_html(report, f"Translations of {Path(args.source or args.reference[0]).name}")])
@@ -121,18 +126,32 @@ def _check_custom_metrics(args: argparse.Namespace, arguments: Sequence[SystemAr
             metric.check(source, references)
 
 
+def _check_line_counts(args: argparse.Namespace, references: list[list[str]], name: str, lines: list[str]) -> None:
+    """Refuse a file with another number of lines than a reference.
+
+    Args:
+        args: parsed options.
+        references: the lines of each file of `--reference`.
+        name: the file, for the message.
+        lines: its lines.
+
+    Raises:
+        DataError: the numbers differ.
+    """
+    for file, reference in zip(args.reference, references, strict=True):
+        if len(lines) != len(reference):
+            raise DataError(f"{name} has {len(lines)} lines and {file} has {len(reference)}: they must be translations "
+                            "of each other, line by line.")
+
+
 def _systems(args: argparse.Namespace, arguments: Sequence[SystemArgument], source: list[str] | None,
-             references: list[list[str]]) -> list[System]:
-    def check_lines(name: str, lines: list[str]) -> None:
-        for file, reference in zip(args.reference, references, strict=True):
-            if len(lines) != len(reference):
-                raise DataError(f"{name} has {len(lines)} lines and {file} has {len(reference)}: they must be "
-                                "translations of each other, line by line.")
+             references: list[list[str]], line_options: LineOptions) -> list[System]:
+    check_lines = partial(_check_line_counts, args, references)
 
     def translate(system_args: argparse.Namespace, name: str) -> System:
         attends = bool(args.html) and (engine_of(system_args) == "ctranslate2"
                                        or _gives_attention(system_args.model, system_args.trust_code))
-        translator = make_translator(system_args, attention=attends, options=options_of_all_lines(system_args))
+        translator = make_translator(system_args, attention=attends, options=line_options)
         start, options = time.perf_counter(), options_of_each_line(system_args)
         hypotheses, attention = [], []
         for hypothesis, *_ in translator.translate_stream(source or [], args.source, options=options):
@@ -142,8 +161,6 @@ def _systems(args: argparse.Namespace, arguments: Sequence[SystemArgument], sour
                                                     translator.target_vocabulary))
         return System(name, hypotheses, translator.checkpoint, time.perf_counter() - start, attention or None)
 
-    if source is not None:
-        check_lines(args.source, source)
     if arguments:
         return read_systems(arguments, args, check_lines, translate)
     if args.hypothesis_file:
@@ -152,7 +169,8 @@ def _systems(args: argparse.Namespace, arguments: Sequence[SystemArgument], sour
 
 
 def _robustness_output(args: argparse.Namespace, arguments: Sequence[SystemArgument], source: list[str],
-                       references: list[list[str]], settings: ReportSettings) -> str | dict[str, Any]:
+                       references: list[list[str]], settings: ReportSettings, options: LineOptions,
+                       frequencies: tuple[Any, ...]) -> str | dict[str, Any]:
     """Translate all forms of the test set with each system; return their scores, and write the page of `--html`.
 
     The terms of `--terminology` are counted in the translations of the unchanged test set.
@@ -162,7 +180,7 @@ def _robustness_output(args: argparse.Namespace, arguments: Sequence[SystemArgum
     hypotheses: dict[str, list[list[str]]] = {}
 
     def translate(system_args: argparse.Namespace, name: str) -> System:
-        translator = make_translator(system_args, options=options_of_all_lines(system_args))
+        translator = make_translator(system_args, options=options)
         hypotheses[name] = [[hypothesis.text for hypothesis, *_ in translator.translate_stream(
             text.source, f"{args.source} ({text.name})")] for text in texts]
         return System(name, hypotheses[name][0], translator.checkpoint)
@@ -173,9 +191,9 @@ def _robustness_output(args: argparse.Namespace, arguments: Sequence[SystemArgum
         write_lines(args.hypothesis, list(systems[0].hypotheses))
     scores = {system.name: robustness_scores(texts, hypotheses[system.name], settings.metrics) for system in systems}
     if args.html:
-        report = Report(systems, references, source, settings, *_frequencies(args))
+        report = Report(systems, references, source, settings, *frequencies)
         write_lines(args.html, [report_html(report, f"Translations of {Path(args.source).name}", scores)])
-    terms = _terms(args, systems, source)
+    terms = _terms(args, systems, source, options.terminology)
     if args.json:
         return {"robustness": {name: [form._asdict() for form in forms] for name, forms in scores.items()},
                 **_terms_as_json(systems, terms)}
@@ -202,11 +220,11 @@ def _asks_for_more(args: argparse.Namespace) -> bool:
     return bool(args.buckets or args.examples)
 
 
-def _terms(args: argparse.Namespace, systems: Sequence[System], source: list[str] | None) -> list[TermAccuracy]:
+def _terms(args: argparse.Namespace, systems: Sequence[System], source: list[str] | None,
+           terminology: Terminology | None) -> list[TermAccuracy]:
     """Return the term accuracy of each system for the requested terms and phrases; empty if none are requested."""
-    if not (args.terminology or args.constraints):
+    if terminology is None and not args.constraints:
         return []
-    terminology = Terminology.read(args.terminology) if args.terminology else None
     if terminology is not None and source is None:
         raise SettingsError("--terminology needs the source text: pass --source, too.")
     lines = len(systems[0].hypotheses)

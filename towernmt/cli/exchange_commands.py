@@ -98,7 +98,8 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
                              "(default: the folder in TOWERNMT_BERGAMOT, or else npm downloads it)")
     add_trust_option(parser)
     parser.add_argument("--checkpoint", metavar="WHICH",
-                        help="best, last, step-N, or the path of one (default: the best, or the last without a best)")
+                        help="best, last, step-N, or the path of one (default: the average that the run kept at its "
+                             "end, else best, else last)")
     add_search_options(parser)
 
 
@@ -206,7 +207,7 @@ def _enumeration(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
-_GIVEN = ("licence", "languages", "name", "description")
+_GIVEN = ("licence", "languages", "source_prefix", "name", "description")
 """Fields of the card that have an option."""
 
 
@@ -218,6 +219,9 @@ def add_package_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--licence", "--license", metavar="NAME",
                         help="licence of the model, an SPDX identifier such as CC-BY-4.0; required here or in --card")
     parser.add_argument("--languages", metavar="PAIR", help="source and target, as de-en or zh-Hans-en")
+    parser.add_argument("--source-prefix", metavar="TEXT",
+                        help="text that the package puts before each source line, such as the tag of the target "
+                             "language of a multilingual model: '<2de>'")
     parser.add_argument("--name", help="name of the model, for its card")
     parser.add_argument("--description", metavar="TEXT", help="description of the model, for its card")
     parser.add_argument("--card", metavar="FILE",
@@ -239,7 +243,8 @@ def add_package_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--date", metavar="YYYY-MM-DD",
                         help="date of the card (default: that of SOURCE_DATE_EPOCH, or of the checkpoint's file)")
     parser.add_argument("--checkpoint", metavar="WHICH",
-                        help="best, last, step-N, or the path of one (default: the best, or the last without a best)")
+                        help="best, last, step-N, or the path of one (default: the average that the run kept at its "
+                             "end, else best, else last)")
     parser.add_argument("--last-weights", action="store_true",
                         help="use the weights of the last update, not their moving average")
 

@@ -20,6 +20,8 @@ _TRAIN = {
     "s source src t target tgt trg source-file target-file train-source train-target train-src train-tgt trainpref "
     "train-sets train-features-file train-labels-file input": _PREPARE,
     "source-lang target-lang src-lang tgt-lang": "leave it out: `towernmt prepare` takes one file for each language",
+    "lang-pairs langs encoder-langtok decoder-langtok lang-tok-style src-prefix":
+        "write a corpora.yaml with a source and a tag for each direction, prepare it, and pass --data DIR",
     "vs vt validation-source validation-target valid-source valid-target valid-src valid-tgt valid-sets validpref "
     "validation references reference r dev-source dev-target": _VALIDATION,
     "d prepared-data train-data data-dir dataset databin": "write --data DATA (GPUs are named by --gpu N,N)",
@@ -141,6 +143,8 @@ _TRANSLATE = {**_MODELS, **_SEARCH, "replace-unk unk-replace": "write --replace-
     "buffer-size maxi-batch chunk-size": "write --window LINES",
     "prefix-size prefix-file target-prefix": "write --prefix FILE",
     "dictionary": "write --terminology FILE",
+    "src-prefix lang-pairs encoder-langtok target-lang tgt-lang": "write --source-prefix TAG for a model of several "
+                                                                  "languages; other models have one direction",
     "t tgt target ref reference references r": "translate without it, or run `towernmt evaluate --source FILE "
                                                "--reference FILE`"}
 

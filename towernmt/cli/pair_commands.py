@@ -169,7 +169,8 @@ def _add_alignment_model_options(parser: argparse.ArgumentParser) -> None:
                         help="align all words with at least this attention, 0 to 1 (default: each target word with the "
                              "source word of the most attention)")
     parser.add_argument("--checkpoint", metavar="NAME",
-                        help="checkpoint of --model: best, last, step-N or a prefix (default: best, or else last)")
+                        help="checkpoint of --model: best, last, step-N or a prefix (default: the average that the run "
+                             "kept at its end, else best, else last)")
     add_trust_option(parser)
     parser.add_argument("--last-weights", action="store_true",
                         help="align with the weights of the last update, not with their moving average")
@@ -221,6 +222,9 @@ def _check(args: argparse.Namespace) -> None:
     if not (args.model or args.reverse_model) and (options := specified_options(args, _add_alignment_model_options)):
         raise SettingsError(f"{', '.join(options)}: these options are about a model, but --links are existing word "
                             "alignments: leave them out, or pass --model instead of --links.")
+    if not (args.model or args.reverse_model) and (args.source or args.target):
+        raise SettingsError("--source and --target are text for a model, but --links are existing word alignments: "
+                            "leave the text out, or pass --model instead of --links.")
     if args.checkpoint and not args.model:
         raise SettingsError(f"--checkpoint {args.checkpoint} is a checkpoint of --model: leave it out, or pass --model "
                             "instead of --links.")

@@ -18,6 +18,9 @@ from towernmt.predict.lines.text_io import open_input, read_text
 def add_line_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `LineOptions`."""
     group = parser.add_argument_group("requests for translations")
+    group.add_argument("--source-prefix", metavar="TEXT", default="",
+                       help="text before each line that is not translated, such as the tag of the target language of a "
+                            "multilingual model: '<2de>'")
     group.add_argument("--prefix", metavar="TEXT|FILE",
                        help="begin all translations with this text, or each with a line of this file")
     group.add_argument("--partial-word", action="store_true",
@@ -42,8 +45,8 @@ def options_of_all_lines(args: argparse.Namespace) -> LineOptions:
     prefix = "" if args.prefix is None or _file(args.prefix) else args.prefix
     avoid = [phrase for phrase in read_text(args.avoid) if phrase.strip()] if args.avoid else []
     terminology = Terminology.read(args.terminology) if args.terminology else None
-    return LineOptions(prefix=prefix, partial_word=args.partial_word, avoid=avoid, terminology=terminology,
-                       protect=args.protect)
+    return LineOptions(source_prefix=args.source_prefix, prefix=prefix, partial_word=args.partial_word, avoid=avoid,
+                       terminology=terminology, protect=args.protect)
 
 
 def options_of_each_line(args: argparse.Namespace, first: int = 1) -> Iterator[LineOptions] | None:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 import re
 import typing
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from towernmt.cli.translation_options import (
@@ -27,6 +30,7 @@ from towernmt.cli.translation_options import (
 )
 from towernmt.core.errors import SettingsError
 from towernmt.core.standard_streams import log_to_stderr
+from towernmt.dataflow.text.language_codes import Direction, parse_direction
 from towernmt.predict.engine_support import check_precision
 from towernmt.predict.search.device_batches import batching_for, uses_gpu
 from towernmt.predict.search.search_settings import BATCH_ON_GPU, StreamSettings
@@ -58,6 +62,9 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", metavar="[DIRECTION=]MODEL", required=True, nargs="+", action="extend",
                         help="a run, a package, an export or a custom engine (FILE.py:NAME), as de-en=runs/de-en "
                              "(default direction: that of a package); pass several for several directions")
+    parser.add_argument("--source-prefix", metavar="DIRECTION=TEXT", nargs="+", action="extend", default=[],
+                        help="text before each sentence of a direction, such as the tag of the target language of a "
+                             "multilingual model: 'en-de=<2de>'")
     parser.add_argument("--host", default="127.0.0.1",
                         help="address to listen at; 0.0.0.0 for all addresses of this machine (default: %(default)s)")
     parser.add_argument("--port", type=int, default=5000, help="port to listen at; 0 for a free one "
@@ -104,6 +111,7 @@ def run_serve(args: argparse.Namespace) -> int:
     check_search_options(search_options(args))
     limits = ServerLimits(**{field.name: getattr(args, field.name) for field in dataclasses.fields(ServerLimits)})
     settings = _engine_settings(args)
+    prefixes = _source_prefixes(args.source_prefix)
     _check_rates(args)
     origins = [_origin(origin) for origin in args.cors]
     keys = None if args.keys is None else KeysFile(args.keys)
@@ -120,19 +128,37 @@ def run_serve(args: argparse.Namespace) -> int:
     log_as_json()
     access = Access(keys, args.rate, args.rate_characters, origins, proxies)
     glossaries = Glossaries(None if args.glossaries is None else Path(args.glossaries))
-    serve(open_service(specs, settings, limits, access, glossaries, args.page, suggestions), listener)
+    serve(open_service(specs, settings, limits, access, glossaries, args.page, suggestions, prefixes), listener)
     return 0
 
 
-def _check_rates(args: argparse.Namespace) -> None:
-    """Refuse rates that would refuse every request.
+def _source_prefixes(assignments: Sequence[str]) -> dict[Direction, str]:
+    """Return the values of `--source-prefix` by direction.
 
     Raises:
-        SettingsError: a rate is negative or not a number.
+        SettingsError: a value does not begin with a direction, or a direction is repeated.
+    """
+    prefixes: dict[Direction, str] = {}
+    for assignment in assignments:
+        direction, equals, prefix = assignment.partition("=")
+        if not equals or not prefix.strip():
+            raise SettingsError(f"--source-prefix {assignment}: write the direction before the text, as in "
+                                "'en-de=<2de>'.")
+        if parse_direction(direction) in prefixes:
+            raise SettingsError(f"--source-prefix {assignment}: this direction already has a prefix: leave one out.")
+        prefixes[parse_direction(direction)] = prefix
+    return prefixes
+
+
+def _check_rates(args: argparse.Namespace) -> None:
+    """Refuse rates that would refuse every request, and rates that a file of keys cannot contain.
+
+    Raises:
+        SettingsError: a rate is negative, infinite or not a number.
     """
     for name, rate in (("--rate", args.rate), ("--rate-characters", args.rate_characters)):
-        if not rate >= 0:
-            raise SettingsError(f"{name} {rate:g} must be 0 or more; 0 is no limit.")
+        if not 0 <= rate < math.inf:
+            raise SettingsError(f"{name} {rate:g} must be a number from 0; 0 is no limit.")
 
 
 def _origin(text: str) -> str:
@@ -152,21 +178,29 @@ def _origin(text: str) -> str:
 
 
 def open_service(specs: list[ModelSpec], settings: EngineSettings, limits: ServerLimits, access: Access,
-                 glossaries: Glossaries, page: bool = True, suggestions: Suggestions | None = None) -> Service:
+                 glossaries: Glossaries, page: bool = True, suggestions: Suggestions | None = None,
+                 source_prefixes: Mapping[Direction, str] = MappingProxyType({})) -> Service:
     """Return the service with its models loaded and warmed up.
 
     Raises:
-        TowerNMTError: a model cannot be loaded.
+        TowerNMTError: a model cannot be loaded, or a source prefix is that of a direction without a model.
     """
     from towernmt.serve.served_models import Models, ServedModel
     from towernmt.serve.service import Service, record_rounds, server_metrics
 
     metrics = server_metrics()
+    locations = [(direction or recorded_direction(location), location) for direction, location in specs]
+    directions = [direction for direction, _ in locations]
+    for direction, prefix in source_prefixes.items():
+        if direction not in directions:
+            raise SettingsError(f"--source-prefix {direction}={prefix}: no --model has this direction, only "
+                                f"{', '.join(map(str, directions))}.")
     models = []
-    for requested_direction, location in specs:
-        direction = requested_direction or recorded_direction(location)
-        models.append(ServedModel(direction, location, partial(load_served_model, location, settings, direction),
-                                  settings.round_size, limits.max_queue, record_rounds(metrics, direction)))
+    for direction, location in locations:
+        settings_of_model = dataclasses.replace(settings, source_prefix=source_prefixes.get(direction, ""))
+        models.append(ServedModel(
+            direction, location, partial(load_served_model, location, settings_of_model, direction),
+            settings.round_size, limits.max_queue, record_rounds(metrics, direction)))
     return Service(Models(models), limits, access, metrics, glossaries=glossaries, page=page,
                    suggestions=suggestions or Suggestions())
 

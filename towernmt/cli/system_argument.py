@@ -72,8 +72,8 @@ def parse_systems(texts: Sequence[str]) -> list[SystemArgument]:
 
 def _parse(text: str) -> SystemArgument:
     name, equals, path = text.partition("=")
-    if not equals or Path(text).exists():
-        name = path = text
+    if not equals or Path(text).exists() or all(Path(member).exists() for member in text.split("+")):
+        name = path = text      # a path may have an `=` in it
     if not name or not path:
         raise SettingsError(f"--system {text}: expected NAME=RUN_OR_FILE, for example --system new=runs/de-en.")
     return SystemArgument(name, path)

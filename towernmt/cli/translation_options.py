@@ -99,8 +99,9 @@ def add_model_options(parser: argparse.ArgumentParser, required: bool) -> None:
     parser.add_argument("--model", metavar="MODEL", required=required, nargs="+", action="extend",
                         help="the --logdir of a training run, or a package; several are an ensemble")
     parser.add_argument("--checkpoint", metavar="NAME", nargs="+", action="extend",
-                        help="best, last, step-N or a checkpoint's prefix (default: best, or else last); one for "
-                             "each --model, one for all, or several of one run as an ensemble")
+                        help="best, last, step-N or a checkpoint's prefix (default: the average that the run kept at "
+                             "its end, else best, else last); one for each --model, one for all, or several of one run "
+                             "as an ensemble")
     add_trust_option(parser)
     parser.add_argument("--ensemble-weights", metavar="W,W,...",
                         help="a weight for each member of the ensemble, in order (default: equal ones)")

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Run(enum.Enum):
-    """A kind of run."""
+    """A kind of `session.run`. A hook or a callback sees only the kinds that it belongs to; see `belong_to`."""
 
     TRAIN_STEP = "train step"
     ACCUMULATION = "accumulation"

@@ -22,7 +22,13 @@ from towernmt.interop.ctranslate2_requests import check_line, check_requests, ch
 from towernmt.interop.ctranslate2_search import CTranslate2Search
 from towernmt.interop.export import export_format
 from towernmt.interop.export_cache import ExportSpec, exported_run
-from towernmt.predict.line_translator import LineTranslator, languages_of, limit_hypotheses, search_settings
+from towernmt.predict.line_translator import (
+    LineTranslator,
+    languages_of,
+    limit_hypotheses,
+    search_settings,
+    with_prefix_of,
+)
 from towernmt.predict.lines.line_options import PLAIN, LineOptions, LineRequest
 from towernmt.predict.lines.unknown_words import UnknownWords
 from towernmt.predict.pair_scorer import PairScorer, token_batches
@@ -97,6 +103,7 @@ class CTranslate2Translator(LineTranslator):
         saved = opened.group("search", SearchSettings()) if isinstance(opened, SavedRun) else (
             Description.read(opened).search)
         settings = search_settings(saved, beam_size, n_best, search)
+        options = with_prefix_of(opened, options) if isinstance(opened, SavedRun) else options
         check_search(settings)      # before the export, which takes longer
         check_line(options, settings)
         stream = limit_hypotheses(stream, settings)

@@ -51,6 +51,8 @@ class CardText:
     Attributes:
         licence: licence of the model by its SPDX name, such as CC-BY-4.0.
         languages: source and target language, such as de-en.
+        source_prefix: text that the package puts before each source line, such as the tag of the target language of a
+            multilingual model.
         name: name of the model.
         description: a few sentences about the model.
         authors: names of the authors.
@@ -61,6 +63,7 @@ class CardText:
 
     licence: str = ""
     languages: str = ""
+    source_prefix: str = ""
     name: str = ""
     description: str = ""
     authors: list[str] = field(default_factory=list)
@@ -331,7 +334,9 @@ def _markdown_sections(card: Mapping[str, Any]) -> Iterator[str]:
     if card.get("description"):
         yield card["description"].strip()
     yield _table(("", ""), [
-        ("Languages", pair), ("Licence", card["licence"]), ("Date", card["date"]),
+        ("Languages", pair),
+        *((("Before each source line", f"`{card['source_prefix']}`"),) if card.get("source_prefix") else ()),
+        ("Licence", card["licence"]), ("Date", card["date"]),
         *((label, _format_list(card[key])) for key, label in (
             ("authors", "Authors"), ("contact", "Contact"), ("homepage", "Homepage")) if card.get(key)),
         ("Model", f"{model['architecture']}, {model['parameters']:,} parameters in {model['precision']}"),

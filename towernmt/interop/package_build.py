@@ -30,6 +30,8 @@ from towernmt.interop.model_card import (
 )
 from towernmt.interop.package_archive import PackageContents, run_members, weight_members
 from towernmt.interop.package_evaluation import evaluate_package, read_test_set
+from towernmt.predict.lines.line_options import LineOptions
+from towernmt.predict.lines.request_encoder import RequestEncoder
 from towernmt.predict.search.search_settings import SearchSettings
 from towernmt.predict.trained_model import TrainedModel
 
@@ -72,13 +74,15 @@ def package_run(trained: TrainedModel, output: str | Path, text: CardText,
         The model card.
 
     Raises:
-        SettingsError: the output exists already, or an export cannot express the model.
+        SettingsError: the output exists already, an export cannot express the model, or the source vocabulary does not
+            know the source prefix.
         CheckpointError: the checkpoint is damaged.
         DataError: a test set cannot be read.
         OSError: the package cannot be written.
     """
     path = Path(output)
     check_output(path)
+    RequestEncoder(SearchSettings(), *trained.run.vocabularies()).check(LineOptions(source_prefix=text.source_prefix))
     tests = [read_test_set(*files) for files in options.tests]
     checkpoint = Path(trained.checkpoint).parent
     settings = settings_for_card(trained.run)

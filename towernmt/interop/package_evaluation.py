@@ -27,6 +27,7 @@ from towernmt.interop.int8_measurement import (
 )
 from towernmt.interop.package_archive import PackageContents
 from towernmt.predict.line_translator import LineTranslator, languages_of
+from towernmt.predict.lines.line_options import LineOptions
 from towernmt.predict.lines.text_io import read_text
 from towernmt.predict.scorer import Scorer
 from towernmt.predict.search.search_settings import GRAPH, SearchSettings
@@ -107,8 +108,7 @@ def evaluate_package(package: Path, trained: TrainedModel, contents: PackageCont
     translations = [translator.translate(test.source) for test in tests]
     subject = f"this package ({contents.manifest.precision})"
     scores = _translation_scores(translations, tests, target_language, subject, translator)
-    in_int8 = (_open_in_int8(trained, translator.search, package.parent / "int8", languages_of(run)) if int8
-               else None)
+    in_int8 = _open_in_int8(trained, run, translator.search, package.parent / "int8") if int8 else None
     if in_int8 is None:
         return {"scores": scores}
     int8_translator, int8_scorer = in_int8
@@ -116,7 +116,8 @@ def evaluate_package(package: Path, trained: TrainedModel, contents: PackageCont
     scores += _translation_scores(int8_translations, tests, target_language, "this package, CTranslate2 in int8",
                                   int8_translator)
     float32_results, int8_results = (
-        [TextResult(lines, mean_reference_log_prob(scorer, test.source, test.reference, int8_scorer.max_length))
+        [TextResult(lines, mean_reference_log_prob(scorer, _prefixed(run, test.source), test.reference,
+                                                   int8_scorer.max_length))
          for test, lines in zip(tests, texts, strict=True)]
         for scorer, texts in ((Scorer(run, device="cpu"), translations), (int8_scorer, int8_translations)))
     losses = [int8_loss(float32, int8, [test.reference], target_language)
@@ -131,21 +132,27 @@ def evaluate_package(package: Path, trained: TrainedModel, contents: PackageCont
                    for test, loss in zip(tests, losses, strict=True)]}}
 
 
-def _open_in_int8(trained: TrainedModel, search: SearchSettings, directory: Path, languages: tuple[str, str]
+def _prefixed(run: PackagedRun, lines: Sequence[str]) -> list[str]:
+    """Return source lines after the source prefix of a package."""
+    return [f"{run.source_prefix} {line}" if run.source_prefix and line.strip() else line for line in lines]
+
+
+def _open_in_int8(trained: TrainedModel, run: PackagedRun, search: SearchSettings, directory: Path
                   ) -> tuple[CTranslate2Translator, CTranslate2Scorer] | None:
     """Export a model in int8 and open the export; if the package would not use it by default, log why and return None.
 
     Args:
         trained: run and checkpoint.
+        run: the package.
         search: search settings of the package.
         directory: directory of the export.
-        languages: ISO 639-1 codes of source and target of the package, or "".
     """
     try:
         problem = difference(search)
         if not problem:
             export_model(trained, FORMAT, directory, precision=INT8)
-            return (CTranslate2Translator(directory, device="cpu", languages=languages),
+            options = LineOptions(source_prefix=run.source_prefix)
+            return (CTranslate2Translator(directory, device="cpu", languages=languages_of(run), options=options),
                     CTranslate2Scorer(directory, device="cpu"))
     except SettingsError as error:
         problem = str(error)

@@ -122,7 +122,7 @@ def adapt_model(job: AdaptationJob, report: Callable[[str], None]) -> Adaptation
     test_pairs = [pair for pair in zip(test.source, test.references[0], strict=True) if all(pair)]
     test_name = f"--test {' '.join(job.test)}"
     if job.text_check:
-        check_pairs(job.model, {str(job.corrections): splits["train"], test_name: test_pairs})
+        check_pairs(job.model, job.card.source_prefix, {str(job.corrections): splits["train"], test_name: test_pairs})
     with DirectoryLock(job.work, "towernmt adapt"):
         return _train_and_compare(job, *_begin_or_resume(job, direction, corrections, report), test, report)
 
@@ -174,7 +174,7 @@ def _train_and_compare(job: AdaptationJob, directory: Path, corrections: Sequenc
     if left_out := len(test.source) - len(unseen.source):
         report(f"--test: {left_out} sentences are left out, because they are sources of corrections.")
     run = RunDirectory(directory / "run")
-    status = _train(job, with_general_data(_prepare_corrections(job.model, splits, directory), job.general), run)
+    status = _train(job, with_general_data(_prepare_corrections(job, splits, directory), job.general), run)
     if status:
         return AdaptationResult(status)
     # Adaptations in two work directories may have the same output.
@@ -183,7 +183,7 @@ def _train_and_compare(job: AdaptationJob, directory: Path, corrections: Sequenc
     try:
         _write_package(job, run, unfinished, _test_files(job, unseen, directory) if left_out else job.test)
         held_out = [*map(list, zip(*splits["test"], strict=True))]
-        rejection = rejection_of(*compare_models(job.model, unfinished, directory / "package", job.card.pair(), {
+        rejection = rejection_of(*compare_models(job.model, unfinished, directory / "package", job.card, {
             "held-out corrections": held_out, "test set": [unseen.source, *unseen.references]}, report))
         if not rejection:
             os.replace(unfinished, job.output)
@@ -207,7 +207,7 @@ def _read_test_lines(file: str) -> list[str]:
 
 
 def _adaptation_key(job: AdaptationJob, direction: str) -> str:
-    """Return a key of the model, the direction, the general data and the settings of a run, except its limits.
+    """Return a key of the model, the direction, the source prefix, the general data and the settings except limits.
 
     A run can resume with other limits.
     """
@@ -215,19 +215,22 @@ def _adaptation_key(job: AdaptationJob, direction: str) -> str:
     if general is not None and is_prepared(general):    # others are refused by `with_general_data`
         general = open_prepared(general).fingerprint
     settings = {name: str(value) for name, value in sorted(job.overrides.items()) if name not in LIMITS}
-    return _short_hash((job.model.name, job.model.weights_checksum(), direction, general, settings))
+    return _short_hash((job.model.name, job.model.weights_checksum(), direction, job.card.source_prefix, general,
+                        settings))
 
 
 def _short_hash(content: Any) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
-def _prepare_corrections(model: StartingModel, splits: Mapping[str, Sequence[Correction]],
+def _prepare_corrections(job: AdaptationJob, splits: Mapping[str, Sequence[Correction]],
                          directory: Path) -> TrainingData:
     """Prepare the corrections for training and validation in a directory, with the vocabularies of the model."""
+    model, prefix = job.model, f"{job.card.source_prefix} ".lstrip()
     for name in ("train", "valid"):
         for side, lines in zip(("source", "target"), zip(*splits[name], strict=True), strict=True):
-            write_text(directory / f"{name}.{side}", "".join(f"{line}\n" for line in lines))
+            before = prefix if side == "source" else ""
+            write_text(directory / f"{name}.{side}", "".join(f"{before}{line}\n" for line in lines))
     settings = PrepareSettings(
         source=str(directory / "train.source"), target=str(directory / "train.target"), valid_name=["corrections"],
         valid_source=str(directory / "valid.source"), valid_target=str(directory / "valid.target"),

@@ -21,7 +21,7 @@ MIN_GAIN = 2.0
 """Least gain, in standard errors, of translations over the translations of other lines."""
 
 
-def check_pairs(model: StartingModel, texts: Mapping[str, Sequence[tuple[str, str]]]) -> None:
+def check_pairs(model: StartingModel, source_prefix: str, texts: Mapping[str, Sequence[tuple[str, str]]]) -> None:
     """Refuse texts of the opposite direction, and texts whose lines are no translations of each other.
 
     The log-probabilities of targets by the model are compared with those of sources by targets, and with those of the
@@ -29,6 +29,7 @@ def check_pairs(model: StartingModel, texts: Mapping[str, Sequence[tuple[str, st
 
     Args:
         model: the model to adapt.
+        source_prefix: text before each source, such as the tag of the target language; "" for none.
         texts: by the name for messages, pairs of source and target; the first `MAX_CHECKED_PAIRS` are judged, and of
             fewer than 20 only the direction.
 
@@ -51,7 +52,8 @@ def check_pairs(model: StartingModel, texts: Mapping[str, Sequence[tuple[str, st
         if not text:
             raise DataError(f"{name} has no pair with text on both sides: pass sources with their translations.")
         sources, targets = ([pair[side] for pair in text[:MAX_CHECKED_PAIRS]] for side in (0, 1))
-        scored = score_targets(sources, targets)
+        prefixed = [f"{source_prefix} {source}" if source_prefix else source for source in sources]
+        scored = score_targets(prefixed, targets)
         forward, backward = mean_log_prob(scored), mean_log_prob(score_targets(targets, sources))
         if backward > forward:
             raise DataError(f"{name}: {model.name} translates in the opposite direction: by its probabilities, the "
@@ -60,7 +62,7 @@ def check_pairs(model: StartingModel, texts: Mapping[str, Sequence[tuple[str, st
                             "the direction is right.")
         if len(targets) < MIN_CORRECTIONS["train"]:       # too few for a standard error
             continue
-        shuffled = score_targets([*sources[1:], sources[0]], targets)
+        shuffled = score_targets([*prefixed[1:], prefixed[0]], targets)
         gains = (scored[:, 0] - shuffled[:, 0]) / scored[:, 1]
         if gains.mean() <= MIN_GAIN * gains.std() / len(gains) ** 0.5:
             raise DataError(f"{name}: by the probabilities of {model.name}, the targets are no translations of the "

@@ -11,7 +11,9 @@ from towernmt.checkpoint.packaged_run import PackagedRun
 from towernmt.dataflow.text.language_codes import written_language
 from towernmt.evaluate.comparison import SIGNIFICANCE_LEVEL, SignificanceSettings, System, compare
 from towernmt.evaluate.metrics import MetricSettings
+from towernmt.interop.model_card import CardText
 from towernmt.predict.engine_support import ENGINES, default_precision
+from towernmt.predict.lines.line_options import LineOptions
 from towernmt.predict.translator import Translator
 from towernmt.run.started_run import StartingModel
 
@@ -53,22 +55,24 @@ class SetResult:
                 f"(p = {self.p:.3f}, paired bootstrap)")
 
 
-def compare_models(model: StartingModel, package: Path, unpacked: Path, languages: tuple[str, str] | None,
+def compare_models(model: StartingModel, package: Path, unpacked: Path, card: CardText,
                    sets: Mapping[str, Sequence[Sequence[str]]], report: Callable[[str], None]) -> list[SetResult]:
     """Translate sets with the old model and the new package as users do, and return the scores.
 
-    Both models have the precision and the languages of the new package, so that only the training makes a difference.
+    Both models have the precision, the languages and the source prefix of the new package, so that only the training
+    makes a difference.
 
     Args:
         model: the old model.
         package: the new package.
         unpacked: directory in which it is unpacked.
-        languages: languages of source and target on its model card, or None.
+        card: the user's statements on its model card.
         sets: source and references of each set, by name.
         report: called with the result of each set.
     """
-    run = PackagedRun(package, trust_code=True, cache=unpacked)
+    run, languages = PackagedRun(package, trust_code=True, cache=unpacked), card.pair()
     options: dict[str, Any] = {"precision": default_precision([run], ENGINES[0]), "export_first": True,
+                               "options": LineOptions(source_prefix=card.source_prefix),
                                "languages": languages and tuple(map(written_language, languages))}
     translators = {"old": Translator(model.run, checkpoint=model.checkpoint, **options),
                    "new": Translator(run, **options)}

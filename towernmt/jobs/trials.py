@@ -107,7 +107,7 @@ class TrialReport(NamedTuple):
 
     Attributes:
         step: step of its last validation.
-        score: score of that validation; None before the first one.
+        score: score of that validation; None if it was reported already, and before the first one.
         ended: whether the training has ended.
         reason: reason of its failure; "" if it did not fail.
     """
@@ -142,12 +142,13 @@ class TrialRun:
         self._process: TrainingProcess | None = None
         self._restarts = 0
 
-    def next(self) -> TrialReport:
-        """Wait for the next validation, or for the end of the training.
+    def next(self, seconds: float = math.inf) -> TrialReport:
+        """Wait for the next validation, for the end of the training, or for this number of seconds.
 
         Raises:
             TrialKilled: its process was killed several times.
         """
+        deadline = time.monotonic() + seconds
         while True:
             status = None if self._process is None else self._process.status
             report = self._next_validation()
@@ -163,6 +164,8 @@ class TrialRun:
                 self._start()
             elif status is not None:
                 return self._end(status)
+            if time.monotonic() > deadline:
+                return self._last._replace(score=None)
             time.sleep(_POLL_SECONDS)
 
     def stop(self) -> None:

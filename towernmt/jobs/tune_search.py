@@ -26,6 +26,7 @@ from towernmt.jobs.trials import (
 )
 
 _MAX_RESTARTS = 3       # maximum number of restarts of a trial that failed or whose process or machine was lost
+_STEP_SECONDS = 2.0     # maximum seconds of a step, after which a trial can stop; after ten, Ray Tune would kill it
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,7 @@ def _trainable(arguments: dict[int, tuple[Path, list[str]]], scalar: str, workin
             self.trial = TrialRun(*arguments[config["number"]], scalar, working_directory)
 
         def step(self) -> dict[str, Any]:
-            report = self.trial.next()
+            report = self.trial.next(_STEP_SECONDS)
             result: dict[str, Any] = {"step": report.step, "reason": report.reason, "ended": report.ended,
                                       "done": report.ended}
             return result if report.score is None else {**result, "value": report.score}
@@ -224,7 +225,7 @@ def _callback(rows: dict[int, TrialRow], table: TrialTable, scheduler: Any, repo
             if result["ended"]:
                 row.reason = result["reason"]
                 self._set_state(trial, FAILED if row.reason else FINISHED)
-            else:
+            elif "value" in result:
                 report(row)
 
         def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:

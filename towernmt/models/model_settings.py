@@ -272,7 +272,7 @@ class ConvS2SSettings(CommonSettings):
 
     @property
     def hidden_size(self) -> int:
-        """Hidden size for the learning rate schedule of the Transformer."""
+        """Width of the model, by which automatic learning rates and the schedule `noam` depend on its size."""
         return self.embedding_size
 
 
@@ -318,7 +318,7 @@ class RNNSearchSettings(CommonSettings):
 
     @property
     def hidden_size(self) -> int:
-        """Hidden size for the learning rate schedule of the Transformer."""
+        """Width of the model, by which automatic learning rates and the schedule `noam` depend on its size."""
         return self.decoder_size
 
 

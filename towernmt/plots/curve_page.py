@@ -47,7 +47,7 @@ def curves_html(runs: Sequence[RecordedRun], axis: str = "updates", window: int 
 
     Args:
         runs: the runs, in the order of their styles.
-        axis: the initial axis, one of `AXES`.
+        axis: the initial axis: "updates", "tokens" or "minutes".
         window: initial number of logged figures in a running mean, rounded up to an odd number; 0: suitable for the
             longest run.
     """

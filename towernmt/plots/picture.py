@@ -84,9 +84,10 @@ class PictureTable:
         for number, block in enumerate(self._blocks):
             self._draw_block(axes, block, number * height)
         if self._left_out:
-            axes.text(_SAMPLE, len(self._blocks) * height + 0.4 * _ROW, f"{self._left_out} more settings differ, but "
-                      "do not fit here: write an .html page, or use `towernmt compare`.", size=TEXT_SIZE - 0.5,
-                      color=_QUIET_TEXT, va="center")
+            what = "1 more setting differs, but does" if self._left_out == 1 else (
+                f"{self._left_out} more settings differ, but do")
+            axes.text(_SAMPLE, len(self._blocks) * height + 0.4 * _ROW, f"{what} not fit here: write an .html page, or "
+                      "use `towernmt compare`.", size=TEXT_SIZE - 0.5, color=_QUIET_TEXT, va="center")
 
     def _draw_block(self, axes: Any, columns: Sequence[_Column], top: float) -> None:
         x = _SAMPLE
@@ -145,8 +146,8 @@ class PictureSettings:
     """Settings of a picture.
 
     Attributes:
-        axis: one of `AXES`.
-        kinds: kinds of panels, from `panels.KINDS`.
+        axis: the horizontal axis: "updates", "tokens" or "minutes".
+        kinds: the panels, as `towernmt plot --panels`, such as "loss" and "validation-bleu".
         window: number of logged figures in a running mean, rounded up to an odd number; 1: no mean; 0: suitable for the
             longest run.
         table: add a table of the runs' figures and the settings that differ.

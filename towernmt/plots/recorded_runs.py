@@ -216,7 +216,7 @@ def read_named_runs(texts: Sequence[str]) -> tuple[list[RecordedRun], list[str]]
 def _expanded(text: str) -> list[tuple[str, Path]]:
     """Return name ("" for none) and path of each run of an argument."""
     name, equals, path = text.partition("=")
-    if not equals or Path(text).exists():
+    if not equals or Path(text).exists() or glob.glob(text):     # a path or a pattern may have an `=` in it
         name, path = "", text
     if Path(path).is_dir():
         return [(name, Path(path))]

@@ -31,8 +31,8 @@ class Aligner:
 
     Args:
         run_dir: directory of a training run (its --logdir) or a package.
-        checkpoint: "best", "last", "step-N" or the prefix of a checkpoint; by default the best by validation
-            BLEU, or the last of a run without validation.
+        checkpoint: "best", "last", "step-N" or the prefix of a checkpoint; by default the average that the run kept
+            at its end, else the best by validation, else the last.
         device: "cpu", "gpu" or "gpu:N"; by default a GPU if available.
         averaged: whether to use the moving average of the weights, if the run has one.
         batch_tokens: maximum tokens of the longer side in a batch, with padding (at least one pair).

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import tee
@@ -36,6 +37,8 @@ from towernmt.predict.stream import Searches, parts_of, translate_stream
 
 if TYPE_CHECKING:
     from towernmt.predict.search.decoding_interfaces import LogitsProcessor
+
+log = logging.getLogger(__name__)
 
 
 class Search(Protocol):
@@ -140,15 +143,19 @@ class LineTranslator:
         self.retry = retry_settings(search) if retry else {}
         self._options = options
         # The second encoder is for checks, which other threads request, so that they do not replace the cached options.
-        self._encoder, self._checker = (RequestEncoder(search, target_vocabulary) for _ in range(2))
+        self._encoder, self._checker = (
+            RequestEncoder(search, source_vocabulary, target_vocabulary) for _ in range(2))
         self._encoder.check(options)
+        for tag in self._encoder.divided_tags(options):
+            log.warning("The source vocabulary has no token '%s', so the model was probably not trained with this tag: "
+                        "check the source prefix.", tag)
         self._special_lines = SpecialLines(special_lines, source_vocabulary, languages, source_text, self._checker)
 
     def check(self, options: LineOptions) -> None:
         """Check whether a line can have these options. Threads can call it during a translation.
 
         Raises:
-            SettingsError: the vocabulary cannot write a prefix or a phrase, or a setting of the search cannot work.
+            SettingsError: a vocabulary cannot write a prefix or a phrase, or a setting of the search cannot work.
             DataError: the vocabulary cannot write a term of the terminology.
         """
         self._checker.check(options)
@@ -229,7 +236,7 @@ class LineTranslator:
         sources: Iterable[str] = ()
         if self._reranker is not None:
             requests, copies = tee(map(self._with_all_hypotheses, requests))
-            sources = (request.text for request in copies)
+            sources = (request.prefixed_text for request in copies)
         search = self.current_search()
 
         dividing = search if isinstance(search, DividingSearch) else None
@@ -304,3 +311,9 @@ def languages_of(run: SavedRun) -> tuple[str, str]:
         source, _, target = str(settings.get("data.modifier_languages", "")).partition("-")
         return source, target
     return written_language(package_languages[0]), written_language(package_languages[1])
+
+
+def with_prefix_of(run: SavedRun, options: LineOptions) -> LineOptions:
+    """Return the options of all lines, with the source prefix of a package unless they have their own."""
+    prefix = run.source_prefix if isinstance(run, PackagedRun) and not options.source_prefix else ""
+    return dataclasses.replace(options, source_prefix=prefix) if prefix else options

@@ -121,7 +121,7 @@ def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target
         DivergenceError: the model's output is not a number.
     """
     requests = iter(requests)
-    encoder = encoder or RequestEncoder(SearchSettings(), target_vocabulary)
+    encoder = encoder or RequestEncoder(SearchSettings(), source_vocabulary, target_vocabulary)
     translator = _BatchTranslator(predictor, source_vocabulary, target_vocabulary, settings, encoder.search, searches,
                                   run_batches or partial(map_in_threads, threads=settings.threads))
     count = 1 if searches.is_undivided is None else parts_of(settings.window)
@@ -158,8 +158,9 @@ def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target
         window.appendleft(new_translations)     # first, because most pieces are new
         translations = ChainMap(*window)
         for pieces, request in zip(part.pieces, part.requests, strict=False):
+            limit = _limit_of_text(settings.max_source_length, pieces[0].prefix_size if pieces else 0)
             yield joined([translations[piece] for piece in pieces], request.options.n_best, request.text,
-                         source_vocabulary, settings.max_source_length, request.by_sentence)
+                         source_vocabulary, limit, request.by_sentence)
     if error is not None:
         raise error
 
@@ -255,7 +256,7 @@ def _encode(window: Sequence[LineRequest], name: str, first: int, vocabulary: Vo
         name: name of the input, for warnings and errors.
         first: number of the first line.
         vocabulary: source vocabulary.
-        limit: maximum number of tokens of a piece.
+        limit: maximum number of tokens of a piece with its source prefix.
         encoder: encodes the options.
 
     Returns:
@@ -269,15 +270,26 @@ def _encode(window: Sequence[LineRequest], name: str, first: int, vocabulary: Vo
         encoded = vocabulary.encode_batch([request.text for request in window[:factor_error.index]])
     lines: list[list[LinePiece]] = []
     for number, (request, ids) in enumerate(zip(window, encoded, strict=False), start=first):
-        is_blank = not ids or not request.text.strip()
-        is_one_chunk = len(ids) <= limit and not request.by_sentence
-        chunks = [] if is_blank else [ids] if is_one_chunk else cut_line(request.text, ids, vocabulary, limit,
-                                                                         request.by_sentence)
-        if len(chunks) > 1 and name:
-            log.warning("%s line %d: its %d tokens are more than %d; translated in %d pieces.",
-                        name, number, len(ids), limit, len(chunks))
         try:
-            lines.append(encoder.pieces(request, chunks, vocabulary))
+            limit_of_text = _limit_of_text(limit, len(encoder.source_prefix(request.options)))
+            is_blank = not ids or not request.text.strip()
+            is_one_chunk = len(ids) <= limit_of_text and not request.by_sentence
+            chunks = [] if is_blank else [ids] if is_one_chunk else cut_line(
+                request.text, ids, vocabulary, limit_of_text, request.by_sentence)
+            if len(chunks) > 1 and name:
+                log.warning("%s line %d: its %d tokens are more than %d; translated in %d pieces.",
+                            name, number, len(ids), limit_of_text, len(chunks))
+            lines.append(encoder.pieces(request, chunks))
         except SettingsError as option_error:
             return lines, DataError(f"{name} line {number}: {option_error}")
     return lines, error
+
+
+def _limit_of_text(limit: int, prefix_size: int) -> int:
+    """Return the maximum number of tokens of a piece without its source prefix, at least 1.
+
+    Args:
+        limit: maximum number of tokens with the prefix.
+        prefix_size: number of tokens of the prefix.
+    """
+    return max(limit - prefix_size, 1)

@@ -42,8 +42,8 @@ class TrainedModel:
 
     Args:
         run: a run, its directory (its --logdir) or a package.
-        checkpoint: "best", "last", "step-N" or the prefix of a checkpoint; by default the best by validation
-            BLEU, or the last of a run without validation. An open checkpoint is closed with this object.
+        checkpoint: "best", "last", "step-N" or the prefix of a checkpoint; by default the average that the run kept
+            at its end, else the best by validation, else the last. An open checkpoint is closed with this object.
         device: "cpu", "gpu" or "gpu:N", the device of predictors; by default a GPU if available.
         averaged: whether to use the moving averages of the weights, if the run has them.
         model: the `NMTModel` of the run, or its class, if the run does not contain its code.

@@ -20,6 +20,7 @@ from towernmt.predict.line_translator import (
     languages_of,
     limit_hypotheses,
     search_settings,
+    with_prefix_of,
 )
 from towernmt.predict.lines.batch_inputs import LineInputs
 from towernmt.predict.lines.hypotheses import Translation
@@ -52,10 +53,10 @@ class Translator(LineTranslator):
             with the search settings of the first one.
         beam_size: hypotheses per sentence; 1 means greedy search. By default the beam size of the run's settings,
             but at least n_best.
-        n_best: number of translations from `translate_nbest` and `translate_stream`, at most beam_size.
-        checkpoint: "best", "last", "step-N" or the prefix of a checkpoint; by default the best by
-            validation BLEU, or the last of a run without validation. One for each run, one for all, or several of
-            one run as an ensemble.
+        n_best: number of translations from `translate_nbest` and `translate_stream`, at most beam_size; 1 by default.
+        checkpoint: "best", "last", "step-N" or the prefix of a checkpoint; by default the average that the run kept
+            at its end, else the best by validation, else the last. One for each run, one for all, or several of one
+            run as an ensemble.
         device: "cpu", "gpu" or "gpu:N"; by default a GPU if available.
         batch_tokens: maximum source tokens in a batch, with padding; by default 4,096, or 16,384 on a GPU.
         batch_sentences: maximum sentences in a batch; by default 64, or 512 on a GPU.
@@ -63,7 +64,8 @@ class Translator(LineTranslator):
         model: the `NMTModel` of the run, or its class, if the run does not contain its code.
         processors: custom logits processors for the search.
         log_probs, attention: return these as `details` of each hypothesis.
-        options: options of all lines; see `LineOptions.over` for options of single lines.
+        options: options of all lines; see `LineOptions.over` for options of single lines. The default of
+            `source_prefix` is that of a package.
         retry: repeat the search with different settings for translations that are empty, repetitive or cut at the
             length limit, and keep the better one.
         ensemble: how to combine the members; by default the mean of their probabilities.
@@ -108,6 +110,7 @@ class Translator(LineTranslator):
         settings = search_settings(runs[0].group("search", SearchSettings()), beam_size, n_best, search)
         stream = stream or batching_for(device, batch_tokens, batch_sentences)
         stream = limit_hypotheses(_with_threads(stream, device), settings)
+        options = with_prefix_of(runs[0], options)
         _check_texts(runs[0], settings, options)
         self._trained_search = trained_search = open_engines(SearchArguments(
             runs, as_list(checkpoint), as_list(model), ensemble, device, settings, processors, log_probs,
@@ -207,7 +210,7 @@ def _check_texts(run: SavedRun, search: SearchSettings, options: LineOptions) ->
     if search.shortlist:
         Lexicon.load(search.shortlist).check_vocabularies(*run.vocabularies(), search.shortlist)
     if options != PLAIN:
-        RequestEncoder(search, run.vocabularies()[1]).check(options)
+        RequestEncoder(search, *run.vocabularies()).check(options)
 
 
 def _with_threads(stream: StreamSettings, device: str | None) -> StreamSettings:

@@ -55,12 +55,13 @@ def train(settings: Settings, data: TrainingData, logdir: str | Path, gpus: Sequ
         gpus: numbers of the GPUs, one tower on each; None for towers on the CPU.
         towers: number of towers on the CPU, 1 by default.
         model: makes the tower function from the settings.
-        trainer: called with gpus, towers, update_cycle and the other arguments of `SyncMultiGPUTrainer`, by name.
-        source: called as `GeneralQueueInput`.
-        callbacks_before: makes callbacks that act before the built-in ones after each step.
-        callbacks_after: makes callbacks that act after validation, schedule, early stopping and best checkpoints, and
-            before the checkpoint is saved. They see the scores of the same step, and the checkpoint contains their
-            state.
+        trainer: makes the trainer from gpus, towers, update_cycle and the other arguments of `SyncMultiGPUTrainer`,
+            which are passed by name.
+        source: makes the `InputSource` from the arguments of `GeneralQueueInput`.
+        callbacks_before: makes custom callbacks that act before the built-in ones after each step.
+        callbacks_after: makes custom callbacks that act after validation, schedule, early stopping and best
+            checkpoints, and before the checkpoint is saved. They see the scores of the same step, and the checkpoint
+            contains their state.
 
     Returns:
         The exit status: 0, or 128 + the number of the signal that stopped the run after a checkpoint.

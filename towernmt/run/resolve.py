@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
+from towernmt.callbacks.schedules import noam
 from towernmt.checkpoint.records import without_provenance
 from towernmt.core.errors import SettingsError
 from towernmt.core.settings import apply_overrides, flatten, load_yaml
@@ -166,7 +167,27 @@ def _specified_settings(sources: SettingsSources) -> Settings:
                                     "--data: leave it out, or prepare the data with another vocabulary (towernmt "
                                     "prepare --vocab-size).")
         settings = apply_overrides(settings, values, origin)
+    if (sources.run is not None and not _is_new(sources.run)
+            and not any("optimizer.learning_rate" in values for _, values in sources.overrides)):
+        _check_unit_of_rate(sources.run.settings(sources.model), settings)
     return settings
+
+
+def _check_unit_of_rate(saved: Settings, settings: Settings) -> None:
+    """Refuse to resume with or without the schedule noam, if the run began otherwise and no new rate is specified.
+
+    `optimizer.learning_rate` is a factor for noam, and a peak for the other schedules. A peak of 0.003 as a factor
+    would train at almost no rate, and a factor of 2 as a peak would ruin the model.
+
+    Raises:
+        SettingsError: the unit of the learning rate changes.
+    """
+    old, new = saved.schedule.name, settings.schedule.name
+    if (old == noam.__name__) != (new == noam.__name__):
+        unit = "a factor, usually 1 or 2" if new == noam.__name__ else "the highest learning rate"
+        raise SettingsError(f"schedule.name changed from {old} to {new}, for which optimizer.learning_rate is {unit}, "
+                            f"but the run has {saved.optimizer.learning_rate:g}: pass --set "
+                            "optimizer.learning_rate=... too.")
 
 
 def _resumed_preset(saved: Settings, preset: str, automatic: Collection[str]) -> Any:

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import logging
+import os
 import re
 import secrets
 import threading
@@ -34,6 +35,8 @@ MAX_CACHED_TERMINOLOGIES, MAX_CACHED_TERMS = 100, 500_000
 """Maximum number of terminologies that stay in memory between requests, and of their terms."""
 FORMATS = ("tsv", "csv")
 _LINE_END = re.compile("\r\n|\r|\n")
+_TSV_DELIMITER = re.compile("[\t\r\n]")
+"""Characters that a quoted field of comma-separated values may contain, but not a field of `format_entries`."""
 log = logging.getLogger(__name__)
 
 
@@ -92,14 +95,15 @@ class Glossaries:
     """All glossaries of a server. A change takes effect after it is written to the file.
 
     Args:
-        file: file to store them in; None keeps them in memory.
+        file: file to store them in, or a symbolic link to it; None keeps them in memory.
 
     Raises:
         DataError: the file is damaged, or cannot be written.
     """
 
     def __init__(self, file: Path | None = None) -> None:
-        self._file, self._lock = file, threading.Lock()
+        self._file = None if file is None else Path(os.path.realpath(file))     # a symbolic link must stay
+        self._lock = threading.Lock()
         stored = read_json(file, list[Glossary], "Remove it.") if file is not None and file.is_file() else []
         self._glossaries = {glossary.id: glossary for glossary in stored}
         self._terminologies: OrderedDict[tuple[str, ...], Terminology] = OrderedDict()
@@ -289,9 +293,10 @@ def read_entries(text: str, format: str, check: Callable[[Terminology], None] = 
             continue
         columns = (2,) if format == "tsv" else (2, 4)
         source, target = (row[0].strip(), row[1].strip()) if len(row) in columns else ("", "")
-        if not source or not target or max(len(source), len(target)) > MAX_TERM_CHARACTERS:
+        if not source or not target or max(len(source), len(target)) > MAX_TERM_CHARACTERS or (
+                _TSV_DELIMITER.search(source + target)):
             raise bad_request(f"Line {number} of the glossary is not a pair of terms with 1 to {MAX_TERM_CHARACTERS} "
-                              "characters.")
+                              "characters, without tabs and line breaks.")
         if source in terms:
             raise bad_request(f"Line {number} of the glossary repeats the source term of an earlier line.")
         terms[source] = Term(source, target, where=f"Line {number} of the glossary")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from towernmt.checkpoint.package_reader import is_package
@@ -65,6 +66,7 @@ class EngineSettings:
         retry: whether the search is repeated for translations that are empty, repetitive or cut.
         special_lines: as in `Translator`.
         protect: regular expressions of words that translations must not change.
+        source_prefix: as in `LineOptions`.
     """
 
     engine: str = ENGINES[0]
@@ -78,6 +80,7 @@ class EngineSettings:
     retry: bool = True
     special_lines: SpecialLineSettings = SpecialLineSettings()
     protect: tuple[str, ...] = ()
+    source_prefix: str = ""
 
     @property
     def protection(self) -> Protection:
@@ -129,7 +132,7 @@ def parse_model_spec(text: str) -> ModelSpec:
         SettingsError: the text before `=` is not a direction.
     """
     direction, equals, location = text.partition("=")
-    if not equals or "/" in direction:     # a path may have an `=` in it
+    if not equals or "/" in direction or Path(text).exists():     # a path may have an `=` in it
         return ModelSpec(None, text)
     return ModelSpec(parse_direction(direction), location)
 
@@ -160,9 +163,13 @@ def load_served_model(location: str, settings: EngineSettings, direction: Direct
         TowerNMTError: the model does not exist, or does not support the settings.
     """
     if _CUSTOM_ENGINE.fullmatch(location):
+        if settings.source_prefix:
+            raise SettingsError(f"--source-prefix {direction}={settings.source_prefix}: a custom engine receives the "
+                                f"sentences unchanged: leave the option out, and let {location} add the prefix.")
         return _custom_engine(location)._replace(protection=settings.protection)
     languages = None if direction is None else (written_language(direction.source), written_language(direction.target))
-    options: dict[str, Any] = {"options": LineOptions(protect=settings.protect), "retry": settings.retry,
+    line_options = LineOptions(protect=settings.protect, source_prefix=settings.source_prefix)
+    options: dict[str, Any] = {"options": line_options, "retry": settings.retry,
                                "special_lines": settings.special_lines, "languages": languages}
     search = dict(settings.search)
     beam_size = search.pop("beam_size", None)
@@ -300,11 +307,11 @@ def _custom_engine(location: str) -> LoadedModel:
     file, _, name = location.rpartition(":")
     if not Path(file).is_file():
         raise SettingsError(f"--model {location}: the file {file} does not exist.")
-    spec = importlib.util.spec_from_file_location(f"{Path(file).stem}@serve", file)
+    spec = importlib.util.spec_from_file_location(f"{Path(file).stem}@{location}", file)
     if spec is None or spec.loader is None:
         raise SettingsError(f"--model {location}: {file} is not a Python file.")
     module = importlib.util.module_from_spec(spec)
-    with _engine_errors_explained(location, "cannot be loaded"):
+    with _engine_errors_explained(location, "cannot be loaded"), _registered(module):
         spec.loader.exec_module(module)
         engine = getattr(module, name, lambda: None)()
     if not callable(engine):
@@ -319,6 +326,23 @@ def _custom_engine(location: str) -> LoadedModel:
     if not isinstance(card, Mapping | None):
         raise SettingsError(f"--model {location}: the engine's attribute card is {card!r}: it must be a dictionary.")
     return LoadedModel(engine, Path(location).name, **attributes, card=card)
+
+
+@contextmanager
+def _registered(module: ModuleType) -> Iterator[None]:
+    """Register a module while the block imports it, since dataclasses and type hints search for it in `sys.modules`.
+
+    If the block fails, the previous module of this name is registered again.
+    """
+    previous = sys.modules.get(module.__name__)
+    sys.modules[module.__name__] = module
+    try:
+        yield
+    except BaseException:
+        del sys.modules[module.__name__]
+        if previous is not None:
+            sys.modules[module.__name__] = previous
+        raise
 
 
 _ENGINE_DEFAULTS: dict[str, Any] = {"alternatives": 1, "aligns": False, "constrains": False}

@@ -184,7 +184,7 @@ class Connection(H11Protocol):
     def pause_writing(self) -> None:
         """Start the time limit for a client that does not read."""
         super().pause_writing()
-        self._start_timer("answer", self.limits.seconds, self._on_write_timeout)
+        self._start_write_timer()
 
     def resume_writing(self) -> None:
         """Stop the time limit for a client that does not read."""
@@ -200,9 +200,17 @@ class Connection(H11Protocol):
         if self.cycle is cycle and self._is_discarding_body:
             self.transport.close()
 
-    def _on_write_timeout(self) -> None:
-        log.info("A client did not read its answer within %g seconds; its connection is closed.", self.limits.seconds)
+    def _on_write_timeout(self, unsent_bytes: int) -> None:
+        """Close the connection, unless the client has read something: a large file may take longer than the limit."""
+        if self.transport.get_write_buffer_size() < unsent_bytes:
+            self._start_write_timer()
+            return
+        log.info("A client did not read its answer for %g seconds; its connection is closed.", self.limits.seconds)
         self.transport.abort()
+
+    def _start_write_timer(self) -> None:
+        self._start_timer("answer", self.limits.seconds, self._on_write_timeout,
+                          self.transport.get_write_buffer_size())
 
     def _start_header_timer(self) -> None:
         self._start_timer("headers", self.limits.header_seconds, self._on_header_timeout)
@@ -273,13 +281,22 @@ def bind(host: str, port: int) -> socket.socket:
     except UnicodeError:
         raise SettingsError(f"--host {host} is not a host name or an address: pass, for example, 0.0.0.0.") from None
     except OSError as error:
-        raise SettingsError(f"--host {host} --port {port} cannot be opened ({error.strerror}): choose another port, or "
-                            "stop the program that has it.") from None
+        raise _unopened(host, port, error) from None
     return listener
 
 
+def _unopened(host: str, port: int, error: OSError) -> SettingsError:
+    """Return the error for a port that cannot be opened."""
+    return SettingsError(f"--host {host} --port {port} cannot be opened ({error.strerror}): choose another port, or "
+                         "stop the program that has it.")
+
+
 def serve(service: Service, listener: socket.socket) -> None:
-    """Answer requests until SIGTERM or SIGINT, and then finish the accepted ones."""
+    """Answer requests until SIGTERM or SIGINT, and then finish the accepted ones.
+
+    Raises:
+        SettingsError: another program has opened the port after `bind`.
+    """
     limits = service.limits
     config = uvicorn.Config(
         make_app(service), http=connection_class(limits), ws="none", loop="asyncio", lifespan="off", log_config=None,
@@ -288,7 +305,11 @@ def serve(service: Service, listener: socket.socket) -> None:
         backlog=1024)
     threading.Thread(target=_load_detector, args=(service,), name="detector", daemon=True).start()
     server = _Server(config, service)
-    server.run([listener])
+    try:
+        server.run([listener])
+    except SettingsError:
+        service.close()     # threads that build searches must not run while the process ends
+        raise
     service.close()
     if server.kill_timer is not None:
         server.kill_timer.cancel()
@@ -331,10 +352,19 @@ class _Server(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Open the sockets and report the URL."""
-        await super().startup(sockets)
-        for listener in sockets or []:
-            host, port = listener.getsockname()[:2]
+        """Listen at the sockets and report the URL.
+
+        Raises:
+            SettingsError: another program listens at the port. `bind` does not notice a program that has bound the port
+                but does not listen yet, such as a second server that loads its models.
+        """
+        addresses = [listener.getsockname()[:2] for listener in sockets or []]
+        try:
+            await super().startup(sockets)
+        except OSError as error:
+            host, port = addresses[0]
+            raise _unopened(host, port, error) from None
+        for host, port in addresses:
             log.info("Listening at http://%s:%d.", f"[{host}]" if ":" in host else host, port)
 
     def _stop(self) -> None:

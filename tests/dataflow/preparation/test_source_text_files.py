@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.batches.training_data import StreamedCorpus
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.prepared_data import PreparedData
+from towernmt.dataflow.sources.corpora import read_corpora
 from towernmt.dataflow.vocabulary.base import Vocabulary
 
 PAIRS = [(f"ja {n} wort", f"yes {n}  word") for n in range(60)]
@@ -64,6 +66,24 @@ def test_a_mixture_brings_its_tags_limits_and_validation_text(directory: Path) -
     assert data.valid_target == [pair[1] for pair in PAIRS]
 
 
+@pytest.mark.parametrize("is_prepared", [True, False])
+def test_validation_sentences_get_the_tag_of_their_set(directory: Path, is_prepared: bool) -> None:
+    Path("some.de").write_text("ja  1\n\nnein 2\n")
+    Path("some.en").write_text("yes 1\n\nno 2\n")
+    text = ("sources:\n  - {uri: train.{de,en}, tag: <2a>}\n  - {uri: train.tsv.gz, tag: <2b>}\nvalidation:\n"
+            "  - {name: a, source: some.de, target: some.en, tag: <2a>}\n"
+            "  - {name: b, source: some.de, target: some.en, tag: <2b>}\n"
+            "  - {name: c, source: some.de, target: some.en}\n")
+    Path("corpora.yaml").write_text(text)
+    data: PreparedData | StreamedCorpus = prepared(source="corpora.yaml")
+    if not is_prepared:
+        Path("streamed.yaml").write_text(text + "vocabulary: out\n")
+        data = StreamedCorpus(read_corpora("streamed.yaml"))
+    assert {one.name: list(one.source) for one in data.validation_sets} == {
+        "a": ["<2a> ja 1", "", "<2a> nein 2"], "b": ["<2b> ja 1", "", "<2b> nein 2"], "c": ["ja 1", "", "nein 2"]}
+    assert data.valid_target == ["yes 1", "", "no 2"]
+
+
 def test_each_word_of_a_tag_is_one_subword_unless_it_is_only_letters(directory: Path) -> None:
     def vocabulary(tag: str, **settings: object) -> Vocabulary:
         Path("corpora.yaml").write_text(f"sources:\n  - {{uri: train.tsv.gz, tag: '{tag}'}}\n")
@@ -98,6 +118,11 @@ def test_a_tag_that_an_existing_vocabulary_does_not_know_is_refused(directory: P
     assert prepare_with("ja|Y", "plain", 1).pairs == 60     # the values of the factor are learned
     with pytest.raises(SettingsError, match=r"^corpora\.yaml: the tag <a> is not in the source vocabulary"):
         prepare_with("<a>", "plain")
+    Path("corpora.yaml").write_text("sources: ['train.{de,en}']\n"
+                                    "validation: {source: train.de, target: train.en, tag: <b>}\n")
+    with pytest.raises(SettingsError, match=r"^corpora\.yaml: the tag <b> is not in the source vocabulary"):
+        prepare(PrepareSettings("corpora.yaml", output="out", overwrite=True, source_vocab=(
+            "plain/vocabulary/source.words"), target_vocab="plain/vocabulary/target.words"))
 
 
 def test_a_mixture_brings_its_filters_unless_the_settings_have_others(directory: Path) -> None:

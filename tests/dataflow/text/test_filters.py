@@ -163,6 +163,8 @@ def test_the_time_of_the_filter_of_punctuation_grows_with_the_length_of_a_line()
     (TextFilters(drop_identical=True), "<bt> Berlin", "Berlin", "identical sides"),
     (TextFilters(drop_identical=True), "<b> Berlin", "<b> Berlin", "identical sides"),
     (TextFilters(source_script="Cyrillic"), "<crawl> да", "yes", None),
+    (TextFilters(match_digits=True), ">>cmn_Hant2<< <crawl> hello", "hallo", None),
+    (TextFilters(match_digits=True), ">> 2 << hello", "hallo", "digits"),
     (TextFilters(match_digits=True), "1 < 2 > x", "x", "digits"),
 ])
 def test_tags_before_a_text_do_not_count(filters: TextFilters, source: str, target: str, reason: str | None) -> None:

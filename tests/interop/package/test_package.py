@@ -29,9 +29,11 @@ from towernmt.core.tf_compat import tf
 from towernmt.dataflow.preparation.alignment_model import Entries
 from towernmt.dataflow.text.language_codes import Direction
 from towernmt.evaluate.metrics import corpus_scores
+from towernmt.interop.ctranslate2_engine import CTranslate2Translator
 from towernmt.interop.export import export_model
-from towernmt.interop.model_card import CardText, card_date, card_text_of_package
+from towernmt.interop.model_card import CardText, card_date, card_markdown, card_text_of_package
 from towernmt.interop.package_build import PackageOptions, package_run
+from towernmt.predict.lines.line_options import LineOptions
 from towernmt.predict.lines.output_file import check_apart
 from towernmt.predict.scorer import Scorer
 from towernmt.predict.search.lexical_table import Lexicon
@@ -250,6 +252,27 @@ def test_a_test_set_is_translated_with_what_is_packed(run_on_disk: Path, tmp_pat
     assert bleu_in_int8["of"] == "this package, CTranslate2 in int8, beam 4"
     assert card["int8"]["bleu_loss"] == round(bleu["score"] - bleu_in_int8["score"], 4)
     assert bleu["source_sha256"] == hashlib.sha256((tmp_path / "test.de").read_bytes()).hexdigest()
+
+
+@pytest.mark.thorough
+def test_a_package_puts_its_source_prefix_before_each_line(run_on_disk: Path, tmp_path: Path, lines: list[str]) -> None:
+    test = tmp_path / "test.de"
+    test.write_text("".join(f"{line}\n" for line in lines if line))
+    prefix = lines[0].split()[0]
+    card = pack(run_on_disk, tmp_path / "x.zip", "--source-prefix", prefix, "--test", str(test), str(test))
+    assert card["source_prefix"] == prefix and f"`{prefix}`" in card_markdown(card).decode()
+    texts, run = [line for line in lines if line], Translator(run_on_disk, device="cpu", engine="graph")
+    expected = run.translate(texts, options=[LineOptions(source_prefix=prefix)] * len(texts))
+    assert expected != run.translate(texts)
+    packed = Translator(tmp_path / "x.zip", device="cpu", engine="graph")
+    assert packed.translate(texts) == expected
+    assert card["scores"][0]["score"] == round(corpus_scores(expected, texts).bleu, 4)
+    others = CTranslate2Translator(tmp_path / "x.zip", device="cpu", precision="float32")
+    assert others.translate(texts) == expected
+    chosen = Translator(tmp_path / "x.zip", device="cpu", engine="graph", options=LineOptions(source_prefix=lines[1]))
+    assert chosen.translate(texts) == run.translate(texts, options=[LineOptions(source_prefix=lines[1])] * len(texts))
+    with pytest.raises(SettingsError, match="the source prefix 'unknown☃' has a word"):
+        pack(run_on_disk, tmp_path / "y.zip", "--source-prefix", "unknown☃")
 
 
 @pytest.mark.thorough

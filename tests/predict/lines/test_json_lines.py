@@ -26,11 +26,13 @@ def read(*objects: Any) -> list[LineRequest]:
 def test_an_object_says_what_is_asked_in_our_names_or_sockeyes() -> None:
     assert read({"text": "Guten Morgen"}, {"text": "a", "target_prefix": "x", "avoid": ["y", "z"], "n_best": 3},
                 {"text": "a", "prefix": "x", "partial_word": True, "search": {"beam_size": 9}, "id": {"k": 1}},
-                {"text": "a", "use_target_prefix_all_chunks": False, "search": {"length_penalty": 1}}) == [
+                {"text": "a", "use_target_prefix_all_chunks": False, "search": {"length_penalty": 1}},
+                {"text": "a", "source_prefix": "<2de>"}) == [
         LineRequest("Guten Morgen", LineOptions(), {}),
         LineRequest("a", LineOptions(prefix="x", avoid=["y", "z"], n_best=3), {}),
         LineRequest("a", LineOptions(prefix="x", partial_word=True, search={"beam_size": 9}), {"id": {"k": 1}}),
-        LineRequest("a", LineOptions(prefix_every_piece=False, search={"length_penalty": 1}), {})]
+        LineRequest("a", LineOptions(prefix_every_piece=False, search={"length_penalty": 1}), {}),
+        LineRequest("a", LineOptions(source_prefix="<2de>"), {})]
 
 
 def test_factors_stand_in_the_text_or_beside_it_as_sockeye_has_them() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pytest
 
 from tests.predict.lines.test_special_lines import Model, translate
 from towernmt.dataflow.vocabulary.source_text import SourceText
 from towernmt.documents.shields import find_placeholders, make_placeholders, placeholder_pattern
+from towernmt.predict.lines.hypotheses import Translation
+from towernmt.predict.lines.known_words import KnownWords
+from towernmt.predict.lines.line_options import LineRequest
 
 WORDS = ("the", "Berlin", "device", "USA", "Bett", "is", "Paris")
 
@@ -29,6 +32,19 @@ def test_placeholders_are_words_that_the_model_copies(copied: Sequence[str], exp
     translate(model, ["The device a@x.de is at b@x.de for 12 €", "The device a@x.de"], source_text=SourceText(WORDS))
     assert expected in model.texts
     assert sum(text.startswith("X1, X1") for text in model.texts) == 1      # the names are found once
+
+
+def test_names_are_found_for_each_source_prefix_with_the_prefix() -> None:
+    model, prefixes = model_that_copies("Berlin", "25"), list[str]()
+
+    def translate_requests(requests: Iterable[LineRequest], *, again: bool) -> Iterator[Translation]:
+        read = list(requests)
+        prefixes.extend(request.options.source_prefix for request in read)
+        return model(read, again=again)
+
+    words = KnownWords(WORDS)
+    assert [words.of(translate_requests, prefix) for prefix in ("<2de>", "", "<2de>")] == [["Berlin", "25"]] * 3
+    assert prefixes.count("<2de>") == prefixes.count("") == len(prefixes) / 2
 
 
 def test_the_spans_replace_the_names_of_the_translation() -> None:

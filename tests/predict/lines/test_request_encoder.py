@@ -10,6 +10,8 @@ import pytest
 
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.vocabulary.base import EOS, SPECIAL_PIECES
+from towernmt.dataflow.vocabulary.sentencepiece_learning import learn_sentence_piece
+from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.predict.lines.batch_inputs import LinePiece
 from towernmt.predict.lines.hypotheses import Translation
@@ -26,7 +28,7 @@ SEARCH = SearchSettings(beam_size=4, n_best=2)
 def pieces(count: int = 1, **options: object) -> list[LinePiece]:
     """Return the pieces of a line "a" that is cut into `count` pieces."""
     request = LineRequest("a", LineOptions(**options))  # type: ignore[arg-type]
-    return RequestEncoder(SEARCH, WORDS).pieces(request, [[]] * count, WORDS)
+    return RequestEncoder(SEARCH, WORDS, WORDS).pieces(request, [[]] * count)
 
 
 def changed_search(**options: object) -> dict[str, object]:
@@ -47,6 +49,37 @@ def test_only_the_first_piece_of_a_long_line_begins_with_its_prefix_where_that_i
     first_prefix = pieces(3, prefix="the ho", partial_word=True, avoid=["hour"], prefix_every_piece=False)
     assert [set(piece.inputs) for piece in first_prefix] == [{"prefix", "continuation", "avoid"}, {"avoid"}, {"avoid"}]
     assert np.array_equal(first_prefix[0].inputs["prefix"], every_prefix[0].inputs["prefix"])
+
+
+def test_each_piece_begins_with_the_source_prefix() -> None:
+    house, hour, the = WORDS.encode("house hour the")
+    request = LineRequest("the house", LineOptions(source_prefix=" house\u00a0 hour "))
+    pieces = RequestEncoder(SEARCH, WORDS, WORDS).pieces(request, [[the], [house]])
+    assert [piece.ids for piece in pieces] == [(house, hour, the), (house, hour, house)]
+    assert [piece.text_ids for piece in pieces] == [(the,), (house,)]
+    assert pieces[0].with_search({"min_length": 1}).text_ids == (the,)
+    assert request.prefixed_text == "house hour the house" and LineRequest("the").prefixed_text == "the"
+
+
+def test_a_source_prefix_with_unknown_words_is_refused() -> None:
+    with pytest.raises(SettingsError, match="the source prefix 'the cat' has a word that the source voc"):
+        pieces(1, source_prefix="the cat")
+
+
+def test_a_source_prefix_has_the_factors_of_the_source() -> None:
+    factored = FactoredVocabulary(WORDS, [WordVocabulary([*SPECIAL_PIECES, "X"])])
+    encoder = RequestEncoder(SEARCH, factored, WORDS)
+    assert encoder.source_prefix(LineOptions(source_prefix="the|X")) == tuple(factored.encode("the|X"))
+    with pytest.raises(SettingsError, match=r"the source prefix 'the': 'the' does not have the form word\|factor1"):
+        encoder.check(LineOptions(source_prefix="the"))
+
+
+def test_a_tag_that_the_vocabulary_divides_is_found() -> None:
+    text = [f"{first} {second}" for first in ("<2de>", "dog", "cat") for second in ("one", "two", "ten")] * 20
+    vocabulary = learn_sentence_piece(text, "unigram", 40, symbols=["<2de>"])
+    encoder = RequestEncoder(SEARCH, vocabulary, WORDS)
+    assert encoder.divided_tags(LineOptions(source_prefix="<2de>")) == []
+    assert encoder.divided_tags(LineOptions(source_prefix="<2de> <2on> one")) == ["<2on>"]
 
 
 def ids_of(piece: LinePiece) -> dict[str, list]:
@@ -106,11 +139,11 @@ def test_options_are_those_of_the_line_when_another_thread_encodes_others_meanwh
                 super().__setattr__(name, others[name])
 
     others: dict[str, Any] = {}
-    encoder = RequestEncoder(SEARCH, WORDS)
+    encoder = RequestEncoder(SEARCH, WORDS, WORDS)
     encoder.check(other_options)
-    disturbed = Disturbed(SEARCH, WORDS)
+    disturbed = Disturbed(SEARCH, WORDS, WORDS)
     others = {name: getattr(encoder, name) for name in ("_last_encoded", "_terms")}
-    [piece] = disturbed.pieces(LineRequest("the", options), [WORDS.encode("the")], WORDS)
+    [piece] = disturbed.pieces(LineRequest("the", options), [WORDS.encode("the")])
     assert ids_of(piece) == {"prefix": WORDS.encode("the"), "constraints": [WORDS.encode("house")]}
 
 
@@ -120,7 +153,8 @@ def translated(options: list[LineOptions]) -> Iterator[Translation]:
         return source[:, None], np.zeros([len(source), 1])
 
     requests = line_requests(["the"] * len(options), "in", options=options)
-    return translate_stream(predictor, WORDS, WORDS, requests, StreamSettings(), "in", RequestEncoder(SEARCH, WORDS))
+    return translate_stream(predictor, WORDS, WORDS, requests, StreamSettings(), "in",
+                            RequestEncoder(SEARCH, WORDS, WORDS))
 
 
 def test_a_setting_that_cannot_work_is_named_with_its_line() -> None:

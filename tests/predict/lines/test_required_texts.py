@@ -83,7 +83,7 @@ def test_texts_are_also_found_in_the_form_that_the_vocabulary_writes() -> None:
     required = RequiredTexts(LineOptions(prefix="a…", constraints=["b…", "c"]), lambda text: text.replace("…", "..."))
     assert required.changed_around("a... x b... y", str.upper) == "a... X b... Y"
     assert required.num_missing("a... x b... y") == 1
-    assert RequestEncoder(SearchSettings(), WORDS).written("see  the\tdevice") == "see the device"
+    assert RequestEncoder(SearchSettings(), WORDS, WORDS).written("see  the\tdevice") == "see the device"
 
 
 def test_complete_words_come_before_parts_of_words_and_texts_may_overlap() -> None:

@@ -54,7 +54,7 @@ class Echo:
 
     def translate_stream(self, lines, name, options=None, first=1):
         requests = line_requests(lines, name, first, options)
-        encoder = RequestEncoder(self.search, self.target_vocabulary)
+        encoder = RequestEncoder(self.search, self.source_vocabulary, self.target_vocabulary)
         return translate_stream(predict, self.source_vocabulary, self.target_vocabulary, requests,
                                 StreamSettings(batch_sentences=3, window=7), name, encoder, first=first)
 

@@ -244,6 +244,15 @@ def test_a_server_of_one_direction_has_plain_names_and_nothing_to_choose(page, s
     expect(card).to_contain_text("not stated")
 
 
+def test_a_language_whose_engine_has_no_alignments_is_detected(page, start):
+    server = start("--model", f"de-en={ENGINES}:Toy", "--model", f"fr-en={ENGINES}:Plain")
+    page.goto(server.url)
+    source(page).fill("le temps est vraiment très beau cette semaine")
+    expect(page.locator("#target")).to_have_text("semaine cette beau très vraiment est temps le")
+    source(page).fill("das ist wirklich das haus")
+    expect(page.locator("#target")).to_have_text("house the wirklich is the")
+
+
 def test_a_control_is_there_only_while_it_does_something(page, toys):
     opened(page, toys)
     for name in ("Clear", "Copy"):

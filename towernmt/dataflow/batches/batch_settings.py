@@ -18,7 +18,7 @@ BATCH_TYPES = ("target", "source+target", "longest", "sentences")
 
 @dataclass
 class BatchSettings:
-    """Settings of the size and order of batches."""
+    """Settings of the size and order of batches: settings `data.*` of a run."""
 
     batch_tokens: int = setting(4096, "Size of a global batch, in the unit of batch_type.", at_least=1)
     batch_type: str = setting(
@@ -42,7 +42,7 @@ class BatchSettings:
 
 @dataclass
 class StreamBatchSettings(BatchSettings):
-    """Settings of all batches, and of windows and sampled segmentations."""
+    """Settings of all batches, and of windows and sampled segmentations: settings `data.*` of a run."""
 
     window: int = setting(
         100_000, "Unprepared sources: number of pairs that are read, encoded and shuffled together; a resumed run "

@@ -213,7 +213,8 @@ class StreamedCorpus(ValidatedData):
                                 "DIRECTORY. `towernmt prepare` learns a vocabulary.")
         self.source_vocabulary, self.target_vocabulary, self.shared_vocabulary = vocabularies
         self._source_text = corpora.source_text(vocabulary)
-        check_tags((entry.tag for entry in corpora.sources), self.source_vocabulary, str(self.directory))
+        check_tags((text.tag for text in (*corpora.sources, *corpora.validation)), self.source_vocabulary,
+                   str(self.directory))
 
     @cached_property
     def fingerprint(self) -> str:

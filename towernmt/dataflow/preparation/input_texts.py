@@ -307,7 +307,7 @@ class ValidationText:
     """
 
     def __init__(self, sets: Sequence[ValidationFiles], factors: int) -> None:
-        self._names = [files.name for files in sets]
+        self._sets = sets
         self._texts: list[list[TextSummary]] = []       # the source and the references of each set
         for files in sets:
             pairs = [scan_pair(files.source, target) for target in files.targets]
@@ -318,8 +318,8 @@ class ValidationText:
 
     def infos(self) -> list[ValidationInfo]:
         """Return name and size of each set, for the manifest."""
-        return [ValidationInfo(name, texts[0].lines, len(texts) - 1)
-                for name, texts in zip(self._names, self._texts, strict=True)]
+        return [ValidationInfo(files.name, texts[0].lines, len(texts) - 1)
+                for files, texts in zip(self._sets, self._texts, strict=True)]
 
     def inputs(self) -> dict[str, TextSummary]:
         """Return the texts by their names in the `inputs` of the manifest."""
@@ -332,12 +332,12 @@ class ValidationText:
         return texts
 
     def write(self, directory: Path) -> list[str]:
-        """Write the text, and return the names of the files. The source is cleaned like training text."""
+        """Write the text, and return the names of the files. The source is cleaned and tagged like training text."""
         names = []
-        for number, texts in enumerate(self._texts, 1):
+        for number, (files, texts) in enumerate(zip(self._sets, self._texts, strict=True), 1):
             source, targets = files_of_set(number, len(texts) - 1)
             for name, text in zip((source, *targets), texts, strict=True):
-                lines = [clean(line) if name == source else line for line in read_lines(text.path)]
+                lines = [files.source_sentence(line) if name == source else line for line in read_lines(text.path)]
                 if len(lines) != text.lines:
                     raise DataError(f"{text.path} had {text.lines:,} lines at first, and {len(lines):,} when it was "
                                     "read again. Prepare again, while nothing writes to it.")

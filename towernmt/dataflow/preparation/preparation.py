@@ -89,7 +89,8 @@ def prepare(settings: PrepareSettings, stream: TextIO | None = None, name: str |
         corpus = f"{settings.source} and {settings.target}"
         if mixture is not None:
             corpus = mixture.name
-            check_known_tags(text_settings, [ingredient.tag for ingredient in mixture.ingredients])
+            check_known_tags(text_settings, [*(ingredient.tag for ingredient in mixture.ingredients),
+                                             *(files.tag for files in text_settings.validation_files())])
             text_settings = write_text_files(text_settings, mixture, output.stage, stream,
                                              partial(output.keep_work, after_errors=True))
         with task_runner(text_settings, output.stage.absolute(), partial(_report, stream)) as runner:

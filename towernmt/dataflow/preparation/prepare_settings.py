@@ -114,7 +114,7 @@ class PrepareSettings:
                   "source_vocab", "target_vocab", "workers", "ray", "overwrite", "source_factors",
                   "source_factor_files", "alignments")
         settings = {name: value for name, value in asdict(self).items() if name not in others}
-        names = [files.name for files in self.validation_files()]
+        names = [f"{files.tag} {files.name}".strip() for files in self.validation_files()]
         if self.learns_alignments:
             settings["alignments"] = LEARN
         return {**settings, "source_factors": self.factors, "validation_sets": names}

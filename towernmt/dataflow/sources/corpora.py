@@ -6,7 +6,7 @@ sources:
   - {uri: 'sqlite:///crawl.db?table=pairs&where=score>0.7', tag: <crawl>, on_end: drop}
 mix: temperature 5                   # or: by weight, or: concatenate
 vocabulary: prepared/de-en           # or {source: de.model, target: en.model}, or one file for both
-validation: {source: valid.de, target: valid.en}       # or a list of sets, with names, and with several targets each
+validation: {source: valid.de, target: valid.en}       # or a list of sets, each with a name, a tag, several targets
 source_factors: 1                    # words as `Haus|NOUN`; by default, as the vocabulary's directory records
 max_length: 200
 max_length_ratio: 9
@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -215,10 +215,12 @@ def _corpora(content: Any, name: str) -> Corpora:
     if factors is not None and (not isinstance(factors, int) or isinstance(factors, bool) or factors < 0):
         raise SettingsError(f"{name}: source_factors {factors}: expected the number of factors of each source word.")
     vocabulary, validation = fields.get("vocabulary"), fields.get("validation")
+    sources = [_entry(entry, f"{name}, source {number}") for number, entry in enumerate(entries, 1)]
     return Corpora(
-        name, [_entry(entry, f"{name}, source {number}") for number, entry in enumerate(entries, 1)], mix, temperature,
+        name, sources, mix, temperature,
         vocabulary if vocabulary is None or isinstance(vocabulary, str) else _sides(vocabulary, f"{name}, vocabulary"),
-        [] if validation is None else _validation(validation, f"{name}, validation"),
+        [] if validation is None else _validation(validation, {source.tag for source in sources} - {""},
+                                                  f"{name}, validation"),
         factors, _pair_filter(limits))
 
 
@@ -246,10 +248,14 @@ def _entry(content: Any, origin: str) -> SourceEntry:
     if not isinstance(fields.get("uri"), str) or not fields["uri"]:
         raise SettingsError(f"{origin}: `uri` is missing or not text. Write the URI of the source.")
     entry = apply_overrides(SourceEntry(), fields, origin=origin)
-    if entry.tag != clean(entry.tag):
-        raise SettingsError(f"{origin}: tag {entry.tag!r}: expected words with one space between them, without line "
-                            f"ends, for example {clean(entry.tag)!r}.")
+    _check_tag(entry.tag, origin)
     return entry
+
+
+def _check_tag(tag: str, origin: str) -> None:
+    if tag != clean(tag):
+        raise SettingsError(f"{origin}: tag {tag!r}: expected words with one space between them, without line ends, "
+                            f"for example {clean(tag)!r}.")
 
 
 def _sides(content: Any, origin: str) -> Sides:
@@ -260,17 +266,23 @@ def _sides(content: Any, origin: str) -> Sides:
     return Sides(fields["source"], fields["target"])
 
 
-def _validation(content: Any, origin: str) -> list[ValidationFiles]:
+def _validation(content: Any, tags: Collection[str], origin: str) -> list[ValidationFiles]:
+    """Return the files of validation sets; a tag must be that of a source if sources have `tags`."""
     entries = content if isinstance(content, list) else [content]
     files = []
     for entry in entries:
-        fields = _mapping(entry, ("name", "source", "target"), origin, "`{source: FILE, target: FILE}`")
+        fields = _mapping(entry, ("name", "source", "target", "tag"), origin, "`{source: FILE, target: FILE}`")
         targets = fields.get("target")
         targets = targets if isinstance(targets, list) else [targets]
         if not targets or not all(isinstance(path, str) and path for path in (fields.get("source"), *targets)):
             raise SettingsError(f"{origin}: `source` or `target` is missing or not a path. Write {{source: FILE, "
                                 "target: FILE}, or {name: NAME, source: FILE, target: [FILE, FILE]}.")
-        files.append(ValidationFiles(str(fields.get("name", "")), str(fields["source"]), targets))
+        tag = str(fields.get("tag") or "")
+        _check_tag(tag, origin)
+        if tag and tags and tag not in tags:
+            raise SettingsError(f"{origin}: no source has the tag '{tag}', so the model would not know it: write one "
+                                f"of {', '.join(sorted(tags))}.")
+        files.append(ValidationFiles(str(fields.get("name", "")), str(fields["source"]), targets, tag))
     return named_sets(files, origin)
 
 

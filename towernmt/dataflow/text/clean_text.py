@@ -61,11 +61,11 @@ def one_line(text: str) -> str:
     return _CONTROL.sub(" ", _SURROGATE.sub("\ufffd", text))
 
 
-_LEADING_TAGS = re.compile(r"(?:<[^<>\s]+>\s+)*")
+_LEADING_TAGS = re.compile(r"(?:(?:<[^<>\s]+>|>>[^<>\s]+<<)\s+)*")
 
 
 def split_tags(text: str) -> tuple[str, str]:
-    """Return the tags at the beginning of a text, such as `<bt> ` and `<2de> <crawl> `, and the rest of the text."""
+    """Return the tags at the beginning of a text, such as `<bt> ` and `>>deu<< <crawl> `, and the rest."""
     tags = _LEADING_TAGS.match(text)
     end = tags.end() if tags else 0
     return text[:end], text[end:]

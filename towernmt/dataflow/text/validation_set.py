@@ -79,11 +79,18 @@ class ValidationFiles:
         name: name of the set; see `ValidationSet`.
         source: file of the source text.
         targets: a file for each reference.
+        tag: text that is put before each source sentence, with a space; "" for none.
     """
 
     name: str
     source: str
     targets: Sequence[str]
+    tag: str = ""
+
+    def source_sentence(self, line: str) -> str:
+        """Return a line of the source file, cleaned, after the tag. A blank line gets no tag."""
+        sentence = clean(line)
+        return f"{self.tag} {sentence}" if self.tag and sentence else sentence
 
 
 def named_sets(files: Sequence[ValidationFiles], origin: str) -> list[ValidationFiles]:
@@ -168,7 +175,7 @@ def read_lines_of_set(files: ValidationFiles, read: Callable[[str], list[str]], 
     Raises:
         DataError: the files have different numbers of lines, or no text.
     """
-    source = [clean(line) for line in read(files.source)]
+    source = [files.source_sentence(line) for line in read(files.source)]
     references = [read(target) for target in files.targets]
     for target, reference in zip(files.targets, references, strict=True):
         if len(source) != len(reference):

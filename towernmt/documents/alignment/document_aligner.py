@@ -48,7 +48,7 @@ PASSES_BY_WORDS = 2
 
 
 class SentenceTexts(NamedTuple):
-    """The sentences of a document in both languages."""
+    """The sentences of a document and of its translation, in their order."""
 
     source: Sequence[str]
     target: Sequence[str]
@@ -79,12 +79,16 @@ TranslateTexts = Callable[[Sequence[str]], Sequence[str]]
 
 def align_sentences(documents: Sequence[SentenceTexts], known: Sequence[tuple[str, str]] = (),
                     translate: TranslateTexts | None = None) -> list[AlignedSentences]:
-    """Align the sentences of documents.
+    """Return the alignment of the sentences of each document with those of its translation.
 
     Args:
         documents: documents of one pair of languages. Each side has at least one sentence.
         known: further sentence pairs, from which the lexicon is also learned.
         translate: translates sentences of the source by a model; None for no pass with a model.
+
+    Returns:
+        For each document its beads in their order, and the score of each. A bead has the sentences `source_first` to
+        `source_after` and `target_first` to `target_after`, without the last ones.
 
     Raises:
         DataError: a document is too long; see `check_size`.

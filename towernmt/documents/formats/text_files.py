@@ -340,7 +340,7 @@ SUFFIXES = tuple(_OPENERS)
 
 
 def opener_of(name: str) -> Opener:
-    """Return the function that opens a file with this name.
+    """Return the function from the bytes of a file with this name to a `Document`.
 
     Raises:
         DataError: no format has the suffix.

@@ -26,13 +26,14 @@ class LinePiece:
     """A line, or a piece of a long line, that is translated at once. Equal pieces have equal translations.
 
     Attributes:
-        ids: source ids without EOS; with several streams, tuples of ids.
+        ids: source ids without EOS, after those of the source prefix; with several streams, tuples of ids.
         kind: names of the inputs, and the changed search settings; pieces of one kind can share a batch.
         key: content of the inputs.
         inputs: additional inputs by name, arrays without the batch dimension.
         search: search settings that differ for this piece.
         terms: requested terms of a terminology that occur in the piece.
         details: whether its translations need log-probabilities and attention; see `LineOptions`.
+        prefix_size: number of ids of the source prefix.
     """
 
     ids: tuple[Any, ...]
@@ -42,22 +43,28 @@ class LinePiece:
     search: Mapping[str, Any] = field(default_factory=dict, compare=False)
     terms: Sequence[Term] = field(default=(), compare=False)
     details: bool = True
+    prefix_size: int = 0
 
     @classmethod
     def of(cls, ids: Iterable[Any], inputs: LineInputs, search: Mapping[str, Any], terms: Sequence[Term],
-           details: bool = True) -> LinePiece:
+           details: bool = True, prefix_size: int = 0) -> LinePiece:
         """Return a piece with the kind and the key of its inputs."""
         arrays = {name: np.asarray(value) for name, value in sorted(inputs.items())}
         kind = tuple(arrays), repr(sorted(search.items())) if search else ""
         key = tuple((array.dtype.str, array.shape, array.tobytes()) for array in arrays.values())
-        return cls(tuple(ids), kind, key, arrays, search, terms, details)
+        return cls(tuple(ids), kind, key, arrays, search, terms, details, prefix_size)
 
     def __len__(self) -> int:
         return len(self.ids)
 
+    @property
+    def text_ids(self) -> tuple[Any, ...]:
+        """The ids without those of the source prefix."""
+        return self.ids[self.prefix_size:]
+
     def with_search(self, settings: Mapping[str, Any]) -> LinePiece:
         """Return the piece with other search settings."""
-        return self.of(self.ids, self.inputs, {**self.search, **settings}, self.terms, self.details)
+        return self.of(self.ids, self.inputs, {**self.search, **settings}, self.terms, self.details, self.prefix_size)
 
 
 class PieceBatch(NamedTuple):

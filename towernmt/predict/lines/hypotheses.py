@@ -127,8 +127,8 @@ class SearchOutput(NamedTuple):
                     continue
                 ids, ended = self.text_ids(row, k)
                 text = one_line(target.decode(ids))
-                fault = find_fault(text, ids, ended, partial(source.decode, piece.ids)) if find_fault else None
-                details = with_words(self.details(row, k, piece.ids), target)
+                fault = find_fault(text, ids, ended, partial(source.decode, piece.text_ids)) if find_fault else None
+                details = with_words(self.details(row, k, piece.text_ids, piece.prefix_size), target)
                 tokens = len(ids) + ended
                 translation.append(Hypothesis(text, score, details, fault, tokens, search.log_prob(score, tokens)))
             translations.append(translation)
@@ -140,13 +140,15 @@ class SearchOutput(NamedTuple):
         end = min((ids.index(id) for id in (EOS, PAD) if id in ids), default=len(ids))
         return ids[:end], EOS in ids[end:end + 1]
 
-    def details(self, row: int, k: int, source_ids: Sequence[int | tuple[int, ...]]) -> TokenDetails | None:
+    def details(self, row: int, k: int, source_ids: Sequence[int | tuple[int, ...]], prefix_size: int = 0
+                ) -> TokenDetails | None:
         """Return the details of the tokens of a hypothesis, or None if none were requested.
 
         Args:
             row: index of the sentence in the batch.
             k: rank of the hypothesis, from 0.
-            source_ids: source tokens without EOS; with several streams, tuples of ids.
+            source_ids: source tokens without EOS and source prefix; with several streams, tuples of ids.
+            prefix_size: number of tokens of the source prefix, to which the details have no attention.
         """
         if self.log_probs is None and self.attention is None:
             return None
@@ -155,7 +157,8 @@ class SearchOutput(NamedTuple):
         length = np.count_nonzero(ids != PAD)
         return TokenDetails(
             source, ids[:length].tolist(), None if self.log_probs is None else self.log_probs[row, k, :length],
-            None if self.attention is None else self.attention[row, k, :length, :len(source)])
+            None if self.attention is None else (
+                self.attention[row, k, :length, prefix_size:prefix_size + len(source)]))
 
 
 class _DetailFields(NamedTuple):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from towernmt.documents.shields import make_placeholders
-from towernmt.predict.lines.line_options import LineRequest, TranslateRequests
+from towernmt.predict.lines.line_options import PLAIN, LineOptions, LineRequest, TranslateRequests
 
 _NUM_CANDIDATES = 48
 """Number of words that are translated to find names."""
@@ -30,23 +30,26 @@ class KnownWords:
 
     def __init__(self, words: Sequence[str]) -> None:
         self._words = words
-        self._known_words: list[str] | None = None
+        self._known_words: dict[str, list[str]] = {}        # by source prefix, which may select another language
         self._lock = threading.Lock()
 
-    def of(self, translate: TranslateRequests) -> Sequence[str]:
+    def of(self, translate: TranslateRequests, source_prefix: str = "") -> Sequence[str]:
         """Return the names and numbers; none if the model copies the usual placeholders.
 
         Args:
             translate: translates requests with the model.
+            source_prefix: source prefix of the lines.
         """
         with self._lock:        # other threads wait, because they need the same words
-            if self._known_words is None:
+            if source_prefix not in self._known_words:
                 names = list(islice(filter(_CANDIDATE.fullmatch, self._words), _NUM_CANDIDATES))
                 usual_placeholders = make_placeholders([""], "")
                 candidates = [*usual_placeholders, *names, *_NUMBERS] if self._words else []
                 tests = [_TEST.format(word) for word in candidates]
-                translations = list(translate(map(LineRequest, tests), again=True)) if tests else []
+                options = LineOptions(source_prefix=source_prefix) if source_prefix else PLAIN
+                requests = [LineRequest(test, options) for test in tests]
+                translations = list(translate(requests, again=True)) if requests else []
                 copied_words = [word for word, test, translation in zip(candidates, tests, translations, strict=True)
                                 if translation[0].text == test]
-                self._known_words = [] if copied_words[:1] == usual_placeholders else copied_words
-        return self._known_words
+                self._known_words[source_prefix] = [] if copied_words[:1] == usual_placeholders else copied_words
+            return self._known_words[source_prefix]

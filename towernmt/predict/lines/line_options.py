@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from towernmt.core.errors import DataError, SettingsError, suggestion
+from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.text.text_lines import clean_line, clean_lines
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import SEPARATOR
@@ -44,6 +45,7 @@ class LineOption(NamedTuple):
 OPTIONS: dict[str, LineOption] = {
     "prefix": LineOption(str, "a text", aliases=["target_prefix"], help="How the translation begins",
                          one_sentence=True, plural="prefixes"),
+    "source_prefix": LineOption(str, "a text"),
     "partial_word": LineOption(bool, "true or false",
                                help="The last word of `prefix` may be the beginning of a longer one"),
     "prefix_every_piece": LineOption(bool, "true or false", aliases=["use_target_prefix_all_chunks"]),
@@ -66,6 +68,8 @@ class LineOptions:
     """Options of one line. Fields that a line does not set have the values of the translator.
 
     Attributes:
+        source_prefix: text before the line that is not translated, such as the tag of the target language (`<2de>`). If
+            a long line is translated in pieces, it is before each piece.
         prefix: beginning of the translation, complete words unless `partial_word` is true.
         partial_word: whether the last word of `prefix` may be the beginning of a longer one. If `prefix` ends with a
             space, its last word is complete, and a new one follows.
@@ -79,7 +83,7 @@ class LineOptions:
             line is translated in pieces, the first piece contains them, and the last piece those at the end.
         terminology: for each source term in the line, its target term must occur once.
         protect: regular expressions of words that the translation must contain unchanged, as often as the line.
-        n_best: number of translations, at most the beam size.
+        n_best: number of translations. The beam is enlarged if necessary.
         details: whether the translations have the log-probabilities and the attention that the translator returns. A
             line without them may still have them; without them it can be faster.
         search: other fields of `SearchSettings` for this line. Each distinct combination needs a separate tower.
@@ -89,6 +93,7 @@ class LineOptions:
         SettingsError: a value has the wrong type.
     """
 
+    source_prefix: str = ""
     prefix: str = ""
     partial_word: bool = False
     prefix_every_piece: bool = True
@@ -194,6 +199,12 @@ class LineRequest:
     options: LineOptions = PLAIN
     answer_fields: Mapping[str, Any] = field(default_factory=dict)
     by_sentence: bool = False
+
+    @property
+    def prefixed_text(self) -> str:
+        """The source text after `LineOptions.source_prefix`."""
+        prefix = clean(self.options.source_prefix)
+        return f"{prefix} {self.text}" if prefix else self.text
 
 
 class TranslateRequests(Protocol):

@@ -11,6 +11,8 @@ import numpy as np
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.text.clean_text import clean, one_line
 from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, UNK, Vocabulary
+from towernmt.dataflow.vocabulary.sentencepiece_model import SPACE
+from towernmt.dataflow.vocabulary.source_factors import FactorError
 from towernmt.predict.lines.batch_inputs import LinePiece
 from towernmt.predict.lines.line_options import PLAIN, LineOptions, LineRequest
 from towernmt.predict.lines.terminology import AnchoredPhrase, Term, Terminology, WritableTerms, phrase_ids
@@ -157,14 +159,16 @@ class RequestEncoder:
 
     Args:
         search: search settings of lines without options.
-        vocabulary: target vocabulary.
+        source_vocabulary: vocabulary of the source.
+        target_vocabulary: vocabulary of the target.
 
     Attributes:
         search: see the arguments.
     """
 
-    def __init__(self, search: SearchSettings, vocabulary: Vocabulary) -> None:
-        self.search, self._vocabulary, self._text = search, vocabulary, TargetText(vocabulary)
+    def __init__(self, search: SearchSettings, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary) -> None:
+        self.search, self._source, self._vocabulary = search, source_vocabulary, target_vocabulary
+        self._text = TargetText(target_vocabulary)
         self._terms: WritableTerms | None = None
         self._last_encoded: tuple[LineOptions, _EncodedOptions] | None = None
 
@@ -172,31 +176,50 @@ class RequestEncoder:
         """Check whether a line can have these options.
 
         Raises:
-            SettingsError: the vocabulary cannot write a prefix or a phrase, or a search setting is invalid.
+            SettingsError: a vocabulary cannot write a prefix or a phrase, or a search setting is invalid.
             DataError: the vocabulary cannot write a term of the terminology.
         """
         self._encode(options)
+
+    def source_prefix(self, options: LineOptions) -> Sequence[Any]:
+        """Return the source ids of `LineOptions.source_prefix`; with several streams, tuples of ids.
+
+        Raises:
+            SettingsError, DataError: see `check`.
+        """
+        return self._encode(options).source_prefix if options.source_prefix else ()
 
     def written(self, text: str) -> str:
         """Return a text as the target vocabulary writes it, which may have other forms of letters."""
         return one_line(self._vocabulary.decode(self._vocabulary.encode(text)))
 
-    def pieces(self, request: LineRequest, ids: Sequence[Sequence[Any]], source: Vocabulary) -> list[LinePiece]:
+    def divided_tags(self, options: LineOptions) -> list[str]:
+        """Return the words of the source prefix, other than words of letters, that are no token of the vocabulary.
+
+        `towernmt prepare` makes a token of each tag of a `corpora.yaml`, so its model was not trained with such a tag.
+        """
+        if self._source.streams > 1:
+            return []
+        tags = [word for word in clean(options.source_prefix).split() if not word.isalpha()]
+        return [tag for tag in tags if sum(
+            self._source.id_to_piece(id).strip(SPACE) != "" for id in self._source.encode(tag)) > 1]
+
+    def pieces(self, request: LineRequest, ids: Sequence[Sequence[Any]]) -> list[LinePiece]:
         """Return the pieces of a line. A line has one piece unless it is too long for the model.
 
-        The first piece has the constraints of the line, the last piece those at the end, and each piece its own terms.
+        The first piece has the constraints of the line, the last piece those at the end, and each piece its own terms
+        and the source prefix.
 
         Args:
             request: request of the line.
             ids: source ids of each piece without EOS; with several streams, tuples of ids.
-            source: source vocabulary.
 
         Raises:
             SettingsError, DataError: see `check`.
         """
         if request.options is PLAIN or request.options == PLAIN:
             return [LinePiece(tuple(piece)) for piece in ids]
-        inputs, search, (beginning, anywhere, at_end), terms = self._encode(request.options)
+        inputs, search, (beginning, anywhere, at_end), terms, source_prefix = self._encode(request.options)
         is_complete = bool(beginning) and beginning["prefix"][-1] == EOS
         pieces = []
         for index, piece in enumerate(ids):
@@ -212,12 +235,13 @@ class RequestEncoder:
                 phrases += at_end
             terms_and_ids: list[tuple[Term, list[int]]] = []
             if terms is not None and not (index == 0 and is_complete):      # no term can be added to a complete text
-                terms_and_ids = terms.terms_in(request.text if len(ids) == 1 else source.decode(piece))
+                terms_and_ids = terms.terms_in(request.text if len(ids) == 1 else self._source.decode(piece))
             phrases += [term_ids for _, term_ids in terms_and_ids if term_ids not in phrases]
             if phrases:
                 piece_inputs["constraints"] = padded(phrases)
-            pieces.append(LinePiece.of(piece, piece_inputs, search, [term for term, _ in terms_and_ids],
-                                       request.options.details))
+            pieces.append(LinePiece.of((*source_prefix, *piece), piece_inputs, search,
+                                       [term for term, _ in terms_and_ids], request.options.details,
+                                       len(source_prefix)))
         return pieces
 
     def _encode(self, options: LineOptions) -> _EncodedOptions:
@@ -229,8 +253,19 @@ class RequestEncoder:
                 inputs.update(encode(self._text, options))
             terms = self._writable_terms(options.terminology)
             self._last_encoded = last = options, _EncodedOptions(
-                inputs, self._changed_settings(options), self._text.constraints(options), terms)
+                inputs, self._changed_settings(options), self._text.constraints(options), terms,
+                self._prefix_ids(clean(options.source_prefix)))
         return last[1]
+
+    def _prefix_ids(self, prefix: str) -> tuple[Any, ...]:
+        try:
+            ids = self._source.encode(prefix)
+        except FactorError as error:
+            raise SettingsError(f"the source prefix '{prefix}': {error.reason}") from None
+        if UNK in np.ravel(ids):
+            raise SettingsError(f"the source prefix '{prefix}' has a word that the source vocabulary does not know, so "
+                                "the model was not trained with it: write the tag of its training text.")
+        return tuple(ids)
 
     def _changed_settings(self, options: LineOptions) -> dict[str, Any]:
         """Return the search settings of a line that differ from those of lines without options."""
@@ -261,9 +296,11 @@ class _EncodedOptions(NamedTuple):
         search: changed search settings.
         constraints: inputs and ids of the lexical constraints from `TargetText.constraints`.
         terms: terms of the terminology, or None.
+        source_prefix: ids of the source prefix; with several streams, tuples of ids.
     """
 
     inputs: dict[str, Any]
     search: dict[str, Any]
     constraints: tuple[dict[str, Any], list[list[int]], list[list[int]]]
     terms: WritableTerms | None
+    source_prefix: tuple[Any, ...]

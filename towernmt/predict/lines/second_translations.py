@@ -149,7 +149,8 @@ class SpecialLine:
             segment = tuple(self._without_unknown_accents(part) if isinstance(part, str) else part for part in segment)
         segment = with_small_numbers(segment, lost_numbers)
         has_placeholders = any(isinstance(part, Shielded) for part in segment)
-        known_words = self._model.known_words.of(translate) if has_placeholders else ()
+        source_prefix = self.request.options.source_prefix
+        known_words = self._model.known_words.of(translate, source_prefix) if has_placeholders else ()
         return ProtectedLine(self._usual.text, (*segment, mark) if mark else segment, known_words)
 
     def _marks(self) -> Sequence[str]:

@@ -117,7 +117,10 @@ class Term(NamedTuple):
 
 
 class Terminology:
-    """A terminology, which finds its terms in lines.
+    """A terminology, which finds its terms in lines. `Terminology.read` reads one from a file.
+
+    Args:
+        terms: the entries.
 
     Raises:
         DataError: a source term has two target terms, or no word.

@@ -14,7 +14,7 @@ GRAPH = "graph"
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """Settings of the search for translations.
+    """Settings of the search for translations: the settings `search.*` of a run.
 
     Raises:
         SettingsError: a value is not valid.
@@ -141,6 +141,9 @@ def _beam_conflict(settings: SearchSettings) -> str:
 class StreamSettings:
     """Settings of the batches of lines.
 
+    `batch_tokens`, `batch_sentences`, `window`, `max_source_length` and `threads` are the options of `towernmt
+    translate` with these names.
+
     Raises:
         SettingsError: a value is not valid.
     """
@@ -176,8 +179,9 @@ MEANS = ("probabilities", "log-probabilities")
 class EnsembleSettings:
     """Settings of the mean of the members' distributions over the next token.
 
-    Both means are distributions; the mean of log-probabilities is normalised at each step. Sockeye (Hieber et al. 2017)
-    calls them linear and log-linear interpolation.
+    `mean` is "probabilities" or "log-probabilities". `weights` has a number above 0 for each member; if it is empty,
+    all weights are equal. Both means are distributions; that of log-probabilities is normalised at each step. Sockeye
+    (Hieber et al. 2017) calls them linear and log-linear interpolation.
 
     Raises:
         SettingsError: a value is not valid.
@@ -241,8 +245,7 @@ class SpecialLineSettings:
         "all lines of the training text have final marks, and the model's scores decide; so is a fragment with a "
         "translation that is too long, with a full stop.", SWITCH)
     sentences: str = setting(
-        "auto", "A line whose translation has fewer sentences is translated sentence by sentence, too, and the model's "
-        "scores decide.", SWITCH)
+        "auto", "A line whose translation has fewer sentences is translated again, sentence by sentence.", SWITCH)
 
     def __post_init__(self) -> None:
         for name in ("copy_lines", "protection", "casing", "spelling", "final_marks", "sentences"):

@@ -29,7 +29,7 @@ from towernmt.serve.glossaries import Dictionary, Glossary, format_entries, read
 from towernmt.serve.request_limits import RequestError, UnsupportedLanguageError, bad_request
 from towernmt.serve.served_models import ServedModel
 from towernmt.serve.text_translation import Splitting, TextAnswer, TextRequest, detection_text, translate_texts
-from towernmt.serve.web.http_requests import Call, Endpoint, check_texts, endpoint
+from towernmt.serve.web.http_requests import Call, Endpoint, check_texts, count_characters, endpoint
 from towernmt.serve.web.request_parameters import Parameters
 
 NO_LIMIT = 10 ** 12
@@ -97,8 +97,9 @@ async def translate(call: Call) -> Response:
     xml = _xml_settings(call)
     check_texts(call, None, texts)
     groups = await _group_by_model(call, texts, format)
-    for model, _, indices in groups:
-        check_texts(call, model.direction, [texts[index] for index in indices])
+    # All together, because a rate accepts only one request that exceeds it.
+    count_characters(call, {model.direction: sum(len(texts[index]) for index in indices)
+                            for model, _, indices in groups})
 
     def translate_groups() -> dict[int, tuple[ServedModel, TextAnswer]]:
         results: dict[int, tuple[ServedModel, TextAnswer]] = {}
@@ -208,8 +209,9 @@ async def status(call: Call) -> Response:
 async def fetch(call: Call) -> Response:
     """Answer `/v2/document/{id}/result` with the translation, which can be fetched once."""
     document = _requested_document(call)
-    response = file_response(document, unfinished_status=503)
-    call.service.documents.remove(document)
+    response = file_response(call, document, unfinished_status=503)
+    if document.fetched:
+        call.service.documents.remove(document)
     return response
 
 

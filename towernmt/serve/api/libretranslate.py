@@ -86,7 +86,7 @@ async def translate_file(call: Call) -> Response:
 async def download_file(call: Call) -> Response:
     """Answer `/download_file/...` with a translated file."""
     path = call.request.path_params
-    return file_response(call.service.documents.get(path["id"], path["key"]))
+    return file_response(call, call.service.documents.get(path["id"], path["key"]))
 
 
 async def suggest(call: Call) -> Response:

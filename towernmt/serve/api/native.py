@@ -20,7 +20,7 @@ from starlette.routing import Route
 from towernmt.predict.lines.line_options import OPTIONS, LineOptions
 from towernmt.serve.api.native_answers import public_card, sentence_json
 from towernmt.serve.api.native_description import description
-from towernmt.serve.api.native_fields import option_texts, read_fields
+from towernmt.serve.api.native_fields import MAX_TRANSLATIONS, option_texts, read_fields
 from towernmt.serve.glossaries import terminology_of
 from towernmt.serve.request_limits import RequestError, bad_request
 from towernmt.serve.served_models import ServedModel
@@ -77,8 +77,8 @@ async def models(call: Call) -> Response:
     limits = call.service.limits
     return JSONResponse({"models": [
         {"source": model.direction.source, "target": model.direction.target, "model": model.model.name,
-         "engine": model.model.engine(), "alternatives": model.model.alternatives, "alignments": model.model.aligns,
-         "constraints": model.model.constrains,
+         "engine": model.model.engine(), "alternatives": min(model.model.alternatives, MAX_TRANSLATIONS),
+         "alignments": model.model.aligns, "constraints": model.model.constrains,
          **({} if model.model.card is None else {"card": public_card(model.model.card)})}
         for model in call.service.models], "limits": {"characters": limits.max_characters, "texts": limits.max_texts,
                                                       "sentences": limits.max_segments}})

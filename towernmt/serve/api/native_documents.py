@@ -41,7 +41,7 @@ async def state(call: Call) -> Response:
 
 async def result(call: Call) -> Response:
     """Answer `GET /api/v1/documents/{id}/result` with the translation; it may be fetched several times."""
-    return file_response(_requested_document(call))
+    return file_response(call, _requested_document(call))
 
 
 async def delete(call: Call) -> Response:
@@ -117,10 +117,11 @@ def add_failed_document(call: Call, name: str, model: ServedModel, error: Reques
     return call.service.documents.add(DocumentJob(name, call.caller, model.direction, 0, 0), fail)
 
 
-def file_response(document: DocumentJob, unfinished_status: int = 409) -> Response:
-    """Return a translated document as a response, and mark it as fetched.
+def file_response(call: Call, document: DocumentJob, unfinished_status: int = 409) -> Response:
+    """Return a translated document as a response, and mark it as fetched, unless only the headers are requested.
 
     Args:
+        call: the request.
         document: the document.
         unfinished_status: HTTP status of the error if the document is not translated yet.
 
@@ -130,7 +131,7 @@ def file_response(document: DocumentJob, unfinished_status: int = 409) -> Respon
     document.raise_if_failed()
     if document.status != "done":
         raise RequestError(unfinished_status, "The document has not been translated yet.", 1.0)
-    document.fetched = True
+    document.fetched |= call.request.method != "HEAD"
     return Response(document.content, media_type="application/octet-stream", headers={
         "Content-Disposition": f"attachment; filename*=UTF-8''{quote(document.name)}", "Cache-Control": "no-store"})
 

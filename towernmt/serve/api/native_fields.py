@@ -16,6 +16,8 @@ MAX_OPTION_CHARACTERS = 2_000
 """Maximum number of characters of a prefix, and of all phrases of a field."""
 MAX_PHRASES = 100
 """Maximum number of phrases of a field."""
+MAX_TRANSLATIONS = 100
+"""Maximum number of translations of a sentence."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ FIELDS: dict[str, Field] = {
     "source": string_field("Language code of the text; `auto` or no value detects it among the source languages."),
     "target": string_field("Language code of the translation; optional if there is only one target language."),
     "format": choice_field("Format of the texts.", "text", "html", "xml"),
-    "n_best": integer_field("Number of translations of each sentence, best first.", 1, 1, 100),
+    "n_best": integer_field("Number of translations of each sentence, best first.", 1, 1, MAX_TRANSLATIONS),
     "alignments": flag_field("Return the words of each sentence and of its translations, and the word alignments."),
     "confidence": flag_field("Return the model's confidence in each word of a translation, 0 to 1."),
     **{name: _READERS[option.kind](option.help + ("; for a text of one sentence." if option.one_sentence else "."))

@@ -160,7 +160,10 @@ async function translateLines(signal) {
   const lines = source.value.split("\n");
   showLines(lines, line => known.get(line) ?? null);
   const missing = [...new Set(lines)].filter(line => line.trim() && !known.get(line)?.complete);
-  const wanted = {alignments: modelOf().alignments, confidence: modelOf().alignments, n_best: modelOf().alternatives};
+  // Several models may translate the text if the server detects its language, and each of them must accept the request.
+  const models = server.models.filter(one => one.target === to.value && (auto() || one.source === from.value));
+  const aligned = models.every(one => one.alignments);
+  const wanted = {alignments: aligned, confidence: aligned, n_best: Math.min(...models.map(one => one.alternatives))};
   for (const part of requests(missing)) {
     const parts = part.map(() => []);
     const last = await translate({...languages(), text: part, ...wanted}, signal, ({text, sentence, ...found}) => {

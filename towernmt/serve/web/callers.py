@@ -283,8 +283,10 @@ def remove_key(path: Path, name: str) -> None:
 def _changed_keys(path: Path) -> Iterator[list[KeyEntry]]:
     """Yield the entries of a file, and write the changed list atomically, readable only by its owner.
 
-    The lock keeps another process from reading the file meanwhile, whose change would otherwise undo this one.
+    The lock keeps another process from reading the file meanwhile, whose change would otherwise undo this one. If the
+    path is a symbolic link, the link stays.
     """
+    path = Path(os.path.realpath(path))
     lock = DirectoryLock(path.parent, "towernmt serve-keys")
     lock.acquire(LOCK_SECONDS)
     previous = os.umask(0o077)

@@ -256,9 +256,25 @@ def check_texts(call: Call, direction: Direction | None, texts: Sequence[str], o
         raise RequestError(413, f"The request has {all_characters} characters of {kinds}: send at most "
                                 f"{limits.max_characters} at once.")
     if direction is not None:
-        call.service.rates.take(call.caller, "characters", all_characters, call.characters_per_minute)
-        call.log_fields |= {"direction": str(direction), "characters": characters}
-        call.service.count_characters(call.caller, str(direction), characters)
+        count_characters(call, {direction: characters}, all_characters - characters)
+
+
+def count_characters(call: Call, characters: Mapping[Direction, int], other_characters: int = 0) -> None:
+    """Count the characters of a request against its caller's rate, and as translated characters.
+
+    Args:
+        call: the request.
+        characters: number of characters of its texts, by translation direction.
+        other_characters: number of characters that count only against the rate.
+
+    Raises:
+        RequestError: the caller has sent too many characters lately.
+    """
+    total = sum(characters.values())
+    call.service.rates.take(call.caller, "characters", total + other_characters, call.characters_per_minute)
+    call.log_fields |= {"direction": " ".join(map(str, characters)), "characters": total}
+    for direction, number in characters.items():
+        call.service.count_characters(call.caller, str(direction), number)
 
 
 requests_log = logging.getLogger(REQUESTS)

@@ -56,7 +56,8 @@ class RequestBodies:
             end: time of the event loop.
         """
         for timeout in self._timeouts:
-            timeout.reschedule(min(timeout.when() or end, end))
+            if not timeout.expired():       # an expired one cannot be changed, and its task is about to end
+                timeout.reschedule(min(timeout.when() or end, end))
 
     async def _receive(self, body: bytearray, receive: Any, content_length: str | None, max_bytes: int) -> None:
         if content_length is not None and content_length.isdecimal() and int(content_length[:20]) > max_bytes:

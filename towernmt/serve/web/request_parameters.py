@@ -18,8 +18,8 @@ JSON_KINDS = ("application/json", "text/json")
 FORM, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
 UTF_8 = "utf-8"
 REFUSED_CHARSETS = ("idna", "punycode", "unicode_escape", "raw-unicode-escape", "unicode-escape", "undefined", "mbcs",
-                    "oem")
-"""Text encodings of Python that are not charsets of the web."""
+                    "oem", "utf-7")
+"""Text encodings of Python that are not charsets of the web. UTF-7 would also decode to unpaired surrogates."""
 _CHARSET = re.compile(r';\s*charset\s*=\s*("[^"]*"|[^;]*)', re.IGNORECASE)
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off", "")
 
@@ -255,6 +255,7 @@ async def _multipart(content_type: str, content: bytes,
     try:
         parser = MultiPartParser(as_bytes, parts(), max_files=10, max_fields=MAX_FIELDS,  # type: ignore[arg-type]
                                  max_part_size=len(content))
+        parser.spool_max_size = 0       # no limit: files stay in memory, and not on the disk
         form = await parser.parse()
     except (MultiPartException, KeyError, UnicodeError, ValueError):
         raise bad_request("The form is malformed.") from None
