@@ -141,6 +141,22 @@ def test_a_table_that_a_reviewer_changed_is_not_replaced(capsys: pytest.CaptureF
         assert Path("review.tsv").read_bytes() == content
 
 
+def test_a_table_that_a_reviewer_changes_during_the_alignment_is_not_replaced(
+        capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ["pairs", "a.de.txt", "a.en.md", "--output", "pairs.tsv", "--review", "review.tsv"]
+    assert main(command) == 0
+    changed = Path("review.tsv").read_text().replace("\nno\t", "\nyes\t", 1)
+    align = pairs.align_sentences
+
+    def align_while_a_reviewer_works(*arguments: Any) -> Any:
+        Path("review.tsv").write_text(changed)
+        return align(*arguments)
+
+    monkeypatch.setattr(pairs, "align_sentences", align_while_a_reviewer_works)
+    assert main(command) == 1 and "this file would be replaced" in capsys.readouterr().err
+    assert Path("review.tsv").read_text() == changed and len(rows("pairs.tsv")) > 50
+
+
 def test_both_sides_of_an_xliff_file_give_pairs() -> None:
     units = "".join(f'<trans-unit id="{number}"><source>{escape(source)}</source><target>{escape(target)}</target>'
                     "</trans-unit>" for number, (source, target) in enumerate(PAIRS))

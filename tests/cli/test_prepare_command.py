@@ -10,6 +10,7 @@ import pytest
 
 from towernmt.cli import data_commands as command
 from towernmt.cli.main import main
+from towernmt.cli.output_paths import path_options
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.dataflow.text.validation_set import ValidationFiles
@@ -93,6 +94,21 @@ def test_the_options_of_validation_text_may_be_repeated() -> None:
     options = ["--valid-source", "n.de", "--valid-target", "n.1", "--valid-target", "n.2", "--valid-name", "news"]
     files = settings_of(_parser().parse_args([*required, *options])).validation_files()
     assert files == [ValidationFiles("news", "n.de", ["n.1", "n.2"])]
+
+
+def test_the_values_of_options_that_name_no_files_are_no_paths() -> None:
+    paths = set(path_options(_parser()))
+    assert {"source", "target", "output", "valid_source", "alignments", "source_vocab"} <= paths
+    assert paths.isdisjoint({"vocab_symbols", "source_script", "target_script", "source_language", "target_language"})
+
+
+def test_unknown_tokens_lead_to_a_larger_vocabulary_only_if_the_text_is_in_two_files() -> None:
+    settings = PrepareSettings(source="a.de", target="a.en", output="out")
+    statistics = {"source": {"unknown_rate": 0.1}, "target": {"unknown_rate": 0.0}}
+    assert "towernmt grow --model M --source a.de --target a.en --output GROWN" in command._note_of_unknown_tokens(
+        settings, statistics, "M")
+    of_a_table = dataclasses.replace(settings, source="pairs.tsv", target="")
+    assert command._note_of_unknown_tokens(of_a_table, statistics, "M") == ""
 
 
 def test_a_kind_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,6 +71,15 @@ def test_tuning_prints_the_weights_and_reranks_with_them(texts: None, models: No
     assert "BLEU 0.00 before, 100.00 with --reverse-model back:0.10 --length-penalty 0" in err
 
 
+@pytest.mark.parametrize("name", ["source", "reference"])
+def test_tuning_needs_a_source_line_and_a_reference_for_each_list(name: str, texts: None, models: None, capfd: Any
+                                                                  ) -> None:
+    Path(name).write_text("a b\n\n")
+    command = ["rerank", "--input", "nbest", "--source", "source", "--reverse-model", "r"]
+    assert main([*command, "--tune", "reference"]) == 1
+    assert f"{name} has 2 lines, but there are n-best lists of 3 lines: pass" in capfd.readouterr().err
+
+
 def test_contradicting_options_are_refused(texts: None, models: None, capfd: Any) -> None:
     for arguments, message in (
             ([], "The reranker is missing"), (["--mbr", "chrf", "--reverse-model", "r"], "The reranker is missing"),

@@ -104,6 +104,7 @@ def test_a_placeholder_that_the_vocabulary_cannot_write_does_not_change_other_se
     ("--document a.txt b.srt --output x.txt", SettingsError, "for 2 documents, pass a directory"),
     ("--document a.txt ./a.txt --output out/", SettingsError, "both be written to out/a.txt"),
     ("--document a.txt --output a.srt", SettingsError, "keeps its format"),
+    ("--document a.txt --output s3://bucket/a.txt", SettingsError, "s3://bucket/a.txt: .* pass a path"),
     ("--document a.txt --output b.txt --n-best 2", SettingsError, "--n-best cannot be used with"),
     ("--document a.txt --output b.txt --alignment-threshold 0.5", SettingsError, "--alignment-threshold cannot"),
     ("--document a.txt --output b.txt --plot-tokens", SettingsError, "--plot-tokens cannot be used with"),

@@ -150,7 +150,16 @@ def test_a_feeder_whose_thread_cannot_start_is_an_error_and_not_an_endless_wait(
         thread.join(PATIENCE)
         assert not thread.is_alive()
         line.read_all(sess)
-        with pytest.raises(FeederError, match="feeder 1: RuntimeError: can't start new thread"):
+        with pytest.raises(FeederError, match="feeder 1: no further thread or process can be started. Use fewer"):
+            line.runner.raise_error()
+
+
+def test_a_feeder_without_memory_states_what_has_run_out() -> None:
+    line = Line([failing([], MemoryError())])
+    with tf1.Session() as sess:
+        line.runner.create_threads(sess, daemon=True, start=True)
+        line.read_all(sess)
+        with pytest.raises(FeederError, match="feeder 0: out of memory. Use a machine with more memory."):
             line.runner.raise_error()
 
 

@@ -10,9 +10,11 @@ from towernmt.core.errors import DataError
 from towernmt.dataflow.vocabulary.base import EOS, PAD, SPECIAL_PIECES
 from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
-from towernmt.predict.lines.line_options import line_requests
+from towernmt.predict.lines.line_options import LineOptions, LineRequest, line_requests
+from towernmt.predict.lines.request_encoder import RequestEncoder
+from towernmt.predict.lines.terminology import Term, Terminology
 from towernmt.predict.lines.words_of_lines import cut_line
-from towernmt.predict.search.search_settings import StreamSettings
+from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
 from towernmt.predict.stream import translate_stream
 
 WORDS = WordVocabulary([*SPECIAL_PIECES, "a", "b", "c", ".", ",", "。"])
@@ -67,3 +69,10 @@ def test_pairs_for_the_teacher_forced_tower_have_all_streams_even_where_a_line_i
     assert [batch[0].shape[2] for batch in batches] == [2] * len(batches)
     assert batches[0][0][0].tolist() == [[EOS, EOS]]
     assert batches[-1][0].tolist() == [[[4, 4], [5, 5], [EOS, EOS]]]
+
+
+def test_a_term_of_several_words_is_found_between_their_factors() -> None:
+    term = Term("a b", "c/x")
+    request = LineRequest("a|x b|y c|x", LineOptions(terminology=Terminology([term, Term("x", "c/y")])))
+    [piece] = RequestEncoder(SearchSettings(), SOURCE, BOTH).pieces(request, [SOURCE.encode(request.text)])
+    assert piece.terms == [term] and piece.inputs["constraints"].tolist() == [BOTH.encode("c/x")]

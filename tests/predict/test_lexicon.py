@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.preparation.alignment_model import Entries
+from towernmt.dataflow.preparation.shards import PairBlock
+from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.predict.search.lexical_table import (
     Lexicon,
+    blocks_of_prepared,
     blocks_of_text,
     entries_of_alignments,
     entries_of_table,
@@ -81,6 +85,20 @@ def test_a_file_that_is_no_table_is_refused_by_name(tmp_path: Path) -> None:
         Lexicon.load(tmp_path / "other.npz")
 
 
+def test_a_file_with_a_changed_byte_is_refused_by_name_if_it_cannot_be_read(tmp_path: Path) -> None:
+    lexicon().save(tmp_path / "lexicon.npz")
+    content, refused = (tmp_path / "lexicon.npz").read_bytes(), 0
+    for index in range(0, len(content), 5):
+        path = tmp_path / f"{index}.npz"
+        path.write_bytes(content[:index] + bytes([content[index] ^ 8]) + content[index + 1:])
+        try:
+            Lexicon.load(path)
+        except DataError as error:
+            assert str(path) in str(error)
+            refused += 1
+    assert refused > len(content) // 20
+
+
 def test_text_becomes_blocks_of_ids_and_only_the_first_pairs_are_taken(tmp_path: Path) -> None:
     source = written(tmp_path / "a", "das haus", "", "haus klein")
     target = written(tmp_path / "b", "the house", "is", "house small")
@@ -90,6 +108,17 @@ def test_text_becomes_blocks_of_ids_and_only_the_first_pairs_are_taken(tmp_path:
     short = written(tmp_path / "c", "the house")
     with pytest.raises(DataError, match="different numbers of lines: .*c ends first"):
         list(blocks_of_text(source, short, SOURCE, TARGET, 9))
+
+
+@pytest.mark.parametrize(("pairs", "sample"), (
+    (5, [0, 2, 4, 6, 8]), (15, [*range(10), 10, 12, 14, 16, 18]), (30, list(range(20)))))
+def test_a_sample_of_prepared_data_is_of_the_whole_text(pairs: int, sample: list[int]) -> None:
+    """The pairs of a shard have the order of the text, which may be sorted by subject."""
+    ids, offsets = np.arange(20), np.arange(11)
+    shards = [PairBlock(part, offsets, part, offsets) for part in (ids[:10], ids[10:])]
+    data = SimpleNamespace(num_blocks=2, read_block=shards.__getitem__)
+    blocks = blocks_of_prepared(data, pairs)  # type: ignore[arg-type]
+    assert [id for block in blocks for id in block.source_ids.tolist()] == sample
 
 
 def test_alignments_are_counted(tmp_path: Path) -> None:
@@ -107,12 +136,24 @@ def test_alignments_are_counted(tmp_path: Path) -> None:
         entries_of_alignments(invisible, target, str(tmp_path / "links"), SOURCE, TARGET)
 
 
+def test_a_word_without_its_factor_is_named_with_file_and_line(tmp_path: Path) -> None:
+    factored = FactoredVocabulary(SOURCE, [WordVocabulary([*SPECIAL, "N"])])
+    source = written(tmp_path / "a", *["das|N"] * 8193, "haus")
+    target, links = written(tmp_path / "b", *["the"] * 8194), written(tmp_path / "links", *["0-0"] * 8194)
+    with pytest.raises(DataError, match=r"/a line 8194: 'haus' does not have the form word\|factor1"):
+        list(blocks_of_text(source, target, factored, TARGET, 9000))
+    with pytest.raises(DataError, match=r"/a line 8194: 'haus' does not have the form word\|factor1"):
+        entries_of_alignments(source, target, links, factored, TARGET)
+
+
 def test_a_table_of_probabilities_or_of_logarithms_is_read(tmp_path: Path) -> None:
     plain = written(tmp_path / "plain", "das the 0.9", "<eps> is 0.5", "klein small 0.3", "klein little 0.1",
                     "unknown house 1.0", "")
     expected = pytest.approx({(DAS, THE): 1.0, (KLEIN, SMALL): 0.75, (KLEIN, LITTLE): 0.25})
     assert table(entries_of_table(plain, SOURCE, TARGET)) == expected
     assert table(entries_of_table(plain, SOURCE, TARGET, pieces=True)) == expected
+    factored = FactoredVocabulary(SOURCE, [WordVocabulary([*SPECIAL, "N"])])
+    assert table(entries_of_table(plain, factored, TARGET)) == expected
     logarithms = written(tmp_path / "logs", f"das the {math.log(0.9)}", f"klein small {math.log(0.6)}",
                          f"klein little {math.log(0.2)}")
     assert table(entries_of_table(logarithms, SOURCE, TARGET)) == expected

@@ -43,6 +43,13 @@ def test_a_cell_of_a_png_is_the_darker_the_larger_its_weight(tmp_path: Path) -> 
     assert near[0.5] > 10 * near[1.0] > 0
 
 
+def test_a_picture_of_many_words_has_a_lower_resolution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = pytest.importorskip("PIL.Image")
+    monkeypatch.setattr("towernmt.predict.attention_plot._MOST_PIXELS", 300)
+    draw_attention(Picture(np.eye(30, dtype=np.float32), ["w"] * 30, ["w"] * 30), tmp_path / "a.png")
+    assert max(image.open(tmp_path / "a.png").size) < 500       # with the words around the heat map
+
+
 def test_one_line_has_the_name_that_was_asked_for_and_several_have_numbers(tmp_path: Path) -> None:
     with Pictures(tmp_path / "one.svg") as pictures:
         pictures.add(PICTURE)
@@ -51,6 +58,8 @@ def test_one_line_has_the_name_that_was_asked_for_and_several_have_numbers(tmp_p
             pictures.add(picture)
     with Pictures(tmp_path / "blank.svg") as pictures:
         pictures.add(None)
+    with Pictures(tmp_path / "empty.svg") as pictures:
+        pictures.add(Picture(np.zeros([0, 1]), [], ["ein"]))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["more-1.svg", "more-3.svg", "one.svg"]
 
 

@@ -163,6 +163,20 @@ def test_a_window_is_sorted_by_length_batched_within_both_limits_and_translates_
     assert predictor.batches == [[2, 2, 2], [3, 3], [4], [7]]
 
 
+def test_lines_with_many_hypotheses_share_small_batches() -> None:
+    sizes: list[int] = []
+
+    def predictor(source: np.ndarray, source_length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        sizes.append(len(source))
+        return Echo()(source, source_length)
+
+    words, options = Words(), LineOptions(n_best=8000)
+    requests = line_requests([LineRequest(str(i), options) for i in range(5)])
+    stream = translate_stream(predictor, words, words, requests, StreamSettings(),
+                              searches=Searches(lambda settings: predictor))
+    assert [found[0].text for found in stream] == list("01234") and sizes == [2, 2, 1]
+
+
 class Together(Echo):
     """A predictor in which each call waits for a concurrent call."""
 
@@ -247,9 +261,20 @@ def test_equal_lines_of_a_window_are_translated_once_although_it_has_parts() -> 
     stream = translate_stream(predictor, words, words, line_requests(lines), StreamSettings(window=2000),
                               searches=DIVIDES)
     assert [found[0].text for found in stream] == lines
-    # A part gets the translations that the three parts before it have made: the fifth one those of 500 to 599, and
-    # the sixth one those of 0 to 99 and 200 to 499.
-    assert sorted(map(len, predictor.batches)) == [100, 200, 400, 500]
+    # A part gets the translations of the earlier parts of its window: the sixth one, in the second window, those of
+    # 0 to 99 and of 200 to 599.
+    assert sorted(map(len, predictor.batches)) == [100, 100, 500, 500]
+
+
+def test_a_stream_that_begins_with_a_later_window_has_the_same_batches() -> None:
+    lines, batches = [str(i % 600) for i in range(3000)], []
+    for first in (0, 2000):
+        predictor, words = Echo(), Words()
+        words.encode_batch(lines)       # the same ids
+        list(translate_stream(predictor, words, words, line_requests(lines[first:]), StreamSettings(window=2000),
+                              searches=DIVIDES))
+        batches.append(sorted(map(len, predictor.batches)))
+    assert batches == [[100, 100, 500, 500], [100, 500]]
 
 
 def test_lines_before_an_error_are_translated_in_parts() -> None:
@@ -516,8 +541,8 @@ def test_lines_before_one_that_cannot_be_read_are_translated() -> None:
 
 
 def test_lines_without_inputs_and_inputs_without_lines_are_refused() -> None:
-    for inputs, match in (([LineOptions(inputs={"a": 1})], "line 2 has no inputs"),
-                          ([LineOptions(inputs={"a": 1})] * 3, "2 lines but more inputs")):
+    for inputs, match in (([LineOptions(inputs={"a": 1})], "line 2 has no options"),
+                          ([LineOptions(inputs={"a": 1})] * 3, "2 lines, but there are options of more")):
         def predictor(source: np.ndarray, source_length: np.ndarray, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             return source[:, None], np.zeros([len(source), 1])
         words = Words()

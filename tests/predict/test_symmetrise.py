@@ -65,7 +65,8 @@ def test_nothing_against_nothing_is_no_error() -> None:
     assert (rate.error_rate, rate.precision, rate.recall) == (0.0, 1.0, 1.0)
 
 
-@pytest.mark.parametrize("line, first, shown", [("0-0 1:2", 0, "1:2"), ("0-1", 1, "0-1"), ("-1-2", 0, "-1-2")])
+@pytest.mark.parametrize("line, first, shown", [("0-0 1:2", 0, "1:2"), ("0-1", 1, "0-1"), ("-1-2", 0, "-1-2"),
+                                                (f"{'9' * 5000}-1", 0, "9" * 40)])
 def test_what_is_no_link_is_refused_with_its_place(line: str, first: int, shown: str) -> None:
     with pytest.raises(DataError, match=f"gold line 7: '{shown}' is not a link: .* from {first}, as `3-4`"):
         parse_gold(line, "gold line 7", first)

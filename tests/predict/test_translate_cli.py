@@ -21,6 +21,7 @@ from tests.waiting import PATIENCE
 from towernmt.cli import evaluate, translate, translator_options
 from towernmt.cli.commands import function_of
 from towernmt.cli.request_options import options_of_all_lines
+from towernmt.cli.translation_output import task_of
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.standard_streams import BROKEN_PIPE
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
@@ -92,6 +93,12 @@ def test_lines_go_from_file_to_file(run_translate: Any, tmp_path: Path) -> None:
     assert (tmp_path / "out").read_bytes() == b"b a\nd c\n"
 
 
+def test_the_folders_of_outputs_are_made(run_translate: Any, tmp_path: Path) -> None:
+    run_translate(b"a b\n", "--output", f"{tmp_path}/new/folder/out", "--alignments", f"{tmp_path}/other/links")
+    assert (tmp_path / "new/folder/out").read_bytes() == b"b a\n"
+    assert (tmp_path / "other/links").read_bytes() == b"\n"
+
+
 def test_n_best_lines_carry_line_number_text_and_score(run_translate: Any) -> None:
     assert run_translate(b"a b\nc\n", "--n-best", "2").decode().splitlines() == [
         "0 ||| b a ||| -0.5000", "0 |||  ||| -2.0000", "1 ||| c ||| -0.5000", "1 |||  ||| -2.0000"]
@@ -112,6 +119,12 @@ def test_objects_go_in_and_out_one_a_line(run_translate: Any) -> None:
         {"sentence_id": "x", "translation": "", "score": -0.5, **both, "translations": ["", ""]}]
     assert "ä" in found
     assert Reverser.asked[-2:] == [LineOptions(), LineOptions(prefix="c d", avoid=["e"])]
+
+
+@pytest.mark.parametrize("options", [{"n_best": 2}, {"search": {"n_best": 2}}], ids=["option", "setting"])
+def test_an_object_may_request_several_translations(run_translate: Any, options: dict[str, Any]) -> None:
+    found = run_translate(json.dumps({"text": "a b", **options}).encode(), "--json")
+    assert json.loads(found)["translations"] == ["b a", ""]
 
 
 @pytest.mark.parametrize("to_file", [False, True])
@@ -139,6 +152,12 @@ def test_prefixes_come_as_a_text_or_as_a_file_with_one_for_each_line(run_transla
     assert Reverser.asked[-2:] == [LineOptions(prefix="x y"), LineOptions()]
     run_translate(b'{"text": "a"}\n{"text": "b", "prefix": "z"}\n', "--json", "--prefix", str(tmp_path / "prefixes"))
     assert Reverser.asked[-2:] == [LineOptions(prefix="x y"), LineOptions(prefix="z")]
+    reader, writer = os.pipe()
+    os.write(writer, b"p q\n\n")
+    os.close(writer)
+    run_translate(b"a\nb\n", "--prefix", f"/dev/fd/{reader}")      # as `<(...)` of a shell
+    os.close(reader)
+    assert Reverser.asked[-2:] == [LineOptions(prefix="p q"), LineOptions()]
     (tmp_path / "avoid").write_text("New York\n\nhouse\n")
     all_lines = options_of_all_lines(parse(translate, "--model", "runs/x", "--prefix", "x y", "--partial-word",
                                            "--avoid", str(tmp_path / "avoid")))
@@ -256,7 +275,9 @@ def test_the_command_line_parses_without_tensorflow() -> None:
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--beam", "0"], "beam_size=0"), (["--n-best", "0"], "n_best=0"),
-    (["--beam", "2", "--n-best", "3"], "n_best=3"),
+    (["--beam", "2", "--n-best", "3"], "n_best=3"), (["--mbr", "chrf", "--n-best", "-1"], "n_best=-1"),
+    (["--mbr", "chrf", "--samples", "9", "--n-best", "0"], "n_best=0"),
+    (["--mbr", "chrf", "--beam", "2", "--n-best", "3"], "n_best=3: choose 1 to beam_size"),
     (["--window", "0"], "window=0"), (["--samples", "9"], "needs --mbr or --rerank-by"), (["--mbr", "x"], "mbr=x"),
     (["--mbr", "chrf", "--beam", "1"], "a --beam of 2 or more"), (["--ensemble-weights", "a,b"], "weights a,b"),
     (["--max-length", "two"], "--max-length two"), (["--batch-tokens", "0"], "batch_tokens=0")])
@@ -280,6 +301,22 @@ def test_the_models_and_the_order_that_are_asked_for_reach_the_translator(monkey
     assert (asked["selection"], asked["n_best"], asked["epsilon"]) == ("sampling", 30, 0.02)
     translator_options.make_translator(parse(translate, "--model", "runs/a"))
     assert asked["run_dir"] == ["runs/a"] and asked["ensemble"] == EnsembleSettings() and asked["reranker"] is None
+
+
+def test_an_output_is_resumed_only_with_the_same_tables_and_functions(tmp_path: Path) -> None:
+    table, lexicon, utility = (tmp_path / name for name in ("table", "lexicon", "utility.py"))
+    translator: Any = Reverser()
+    translator.search = SearchSettings(shortlist=str(lexicon))
+    args = parse(translate, "--model", "runs/x", "--replace-unknown", str(table), "--mbr", f"{utility}:score")
+    files = {"--replace-unknown": table, "--shortlist": lexicon, "--mbr": utility}
+    for file in files.values():
+        file.write_text("old")
+    task = task_of(args, translator)
+    for option, file in files.items():
+        file.write_text("new")
+        changed_task = task_of(args, translator)
+        assert {key for key in task if task[key] != changed_task[key]} == {f"the content of {option}"}
+        file.write_text("old")
 
 
 @pytest.mark.parametrize(("begun_engine", "engine", "precision", "export_first"), [

@@ -200,6 +200,12 @@ def test_a_missing_or_damaged_checkpoint_is_one_clear_error(run_directory: Path,
         Translator(run_directory, checkpoint=str(tmp_path / "model"), beam_size=1, engine="graph")
 
 
+def test_an_empty_list_of_runs_or_checkpoints_is_refused(run_directory: Path) -> None:
+    for arguments in ([[]], [run_directory, None]):
+        with pytest.raises(SettingsError, match="A list of runs, checkpoints or models is empty"):
+            Translator(*arguments, checkpoint=[])       # type: ignore[arg-type]
+
+
 def test_a_gpu_that_is_not_there_is_refused(run_directory: Path) -> None:
     with pytest.raises(SettingsError, match="GPU 0 was not found"):
         Translator(run_directory, device="gpu:0", engine="graph")

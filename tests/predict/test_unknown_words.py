@@ -38,6 +38,8 @@ def test_an_unknown_word_is_the_source_word_or_its_translation_by_the_table() ->
     assert replaced("a Kraków b", WORDS).text == "a Kraków b"
     assert replaced("a Kraków, b Haus", WORDS, {"Kraków": "Cracow", "haus": "house"}).text == "a Cracow b house"
     assert replaced("a , b", WORDS, {",": ";"}).text == "a , b"         # known words stay
+    assert replaced("a दिल्ली। b", WORDS, {"दिल्ली": "Delhi"}).text == "a Delhi b"
+    assert replaced("a (दिल्ली)।", WORDS).text == "a दिल्ली"
 
 
 def test_words_of_a_long_line_are_found_in_all_its_pieces() -> None:

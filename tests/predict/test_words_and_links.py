@@ -192,6 +192,12 @@ def test_the_words_of_pieces_are_those_of_the_whole_line(vocabulary: Vocabulary)
                 place += len(piece) + 1
 
 
+def test_invisible_characters_between_spaces_are_no_words_of_a_line_in_pieces(vocabulary: Vocabulary) -> None:
+    for limit in (3, 5):
+        assert words_of_source(vocabulary, "the \u200b cat sat. on \xad the mat, cat", limit) == (
+            words_of_source(vocabulary, "the cat sat. on the mat, cat", limit))
+
+
 def test_a_line_is_divided_at_the_ends_of_its_sentences(vocabulary: Vocabulary) -> None:
     line = 'the cat sat. And "the mat!" The cat and on. the mat'
     pieces = cut_line(line, vocabulary.encode(line), vocabulary, 100, by_sentence=True)

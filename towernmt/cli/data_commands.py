@@ -61,8 +61,8 @@ def add_prepare_arguments(parser: argparse.ArgumentParser) -> None:
             continue
         if kind is list:
             default: list[str] | None = None if field.default is None else []
-            metavar = "NAME" if field.name == "valid_name" else "FILE"
-            parser.add_argument(option, nargs="+", action="extend", default=default, metavar=metavar, help=text)
+            parser.add_argument(option, nargs="+", action="extend", default=default, metavar=_metavar(field.name, str),
+                                help=text)
             continue
         if field.name == "ray":
             parser.add_argument(option, nargs="?", const="", metavar="ADDRESS", help=text)
@@ -119,7 +119,7 @@ def _note_of_unknown_tokens(settings: PrepareSettings, statistics: Mapping[str, 
     """Return how to add the subwords of the text to a model, or "" if the model knows almost all of its tokens."""
     side = max(("source", "target"), key=lambda side: statistics[side]["unknown_rate"])
     rate = statistics[side]["unknown_rate"]
-    if rate < UNKNOWN_TO_REPORT or settings.target is None or settings.factors:
+    if rate < UNKNOWN_TO_REPORT or not settings.target or settings.factors:
         return ""
     command = shlex.join(["towernmt", "grow", "--model", model, "--source", settings.source, "--target",
                           settings.target, "--output"])
@@ -141,7 +141,7 @@ def _kind(annotation: Any) -> type:
     return kind
 
 
-_METAVARS = {"output": "DIR", "vocab_symbols": "TOKEN,...", "source_script": "SCRIPT,...",
+_METAVARS = {"output": "DIR", "valid_name": "NAME", "vocab_symbols": "TOKEN,...", "source_script": "SCRIPT,...",
              "target_script": "SCRIPT,...", "source_language": "CODE", "target_language": "CODE"}
 
 
@@ -265,8 +265,8 @@ def add_lexicon_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_learning_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pairs", type=int, default=500_000, metavar="N",
-                        help="number of first pairs to learn from; a pair of 25 words needs about 3 kB of memory "
-                             "(default: %(default)s)")
+                        help="number of pairs to learn from: the first ones of text files, or a sample of prepared "
+                             "data; a pair of 25 words needs about 3 kB of memory (default: %(default)s)")
     parser.add_argument("--iterations", type=int, default=5, metavar="N",
                         help="iterations of expectation maximisation (default: %(default)s)")
 

@@ -207,7 +207,7 @@ def _enumeration(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
-_GIVEN = ("licence", "languages", "source_prefix", "name", "description")
+_CARD_OPTIONS = ("licence", "languages", "source_prefix", "name", "description")
 """Fields of the card that have an option."""
 
 
@@ -239,7 +239,8 @@ def add_package_arguments(parser: argparse.ArgumentParser) -> None:
                         help="put an export for another engine into the package, as ctranslate2:int8; may be repeated: "
                              f"{', '.join(FORMATS)}")
     parser.add_argument("--calibration", metavar="FILE",
-                        help="source sentences, one per line, for exports that need calibration (marian:int8)")
+                        help="source sentences, one per line, for the calibration of --include marian:int8 and web "
+                             "(default: the validation text of the run's data)")
     parser.add_argument("--date", metavar="YYYY-MM-DD",
                         help="date of the card (default: that of SOURCE_DATE_EPOCH, or of the checkpoint's file)")
     parser.add_argument("--checkpoint", metavar="WHICH",
@@ -251,9 +252,14 @@ def add_package_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_package(args: argparse.Namespace) -> int:
     """Write a package, print its files, and return the exit status."""
-    text = card_text(args.card, {name: getattr(args, name) for name in _GIVEN})
+    text = card_text(args.card, {name: getattr(args, name) for name in _CARD_OPTIONS})
     exports = [_export(include, text) for include in args.include]
-    for file in (*(file for pair in args.test for file in pair), *([args.calibration] if args.calibration else [])):
+    if args.calibration is not None and not any(precision in export_format(name).calibrated
+                                                for name, precision in exports):
+        raise SettingsError(f"--calibration {args.calibration}: no export in the package reads calibration sentences; "
+                            "pass --include marian:int8 or --include web, too, or leave it out.")
+    calibration = [] if args.calibration is None else [args.calibration]
+    for file in (*(file for pair in args.test for file in pair), *calibration):
         check_readable(file)
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
@@ -280,11 +286,11 @@ def run_package(args: argparse.Namespace) -> int:
           f"licence {text.licence}.")
     for score in card["scores"]:
         print(f"{score['metric']} = {score['score']:.2f} on {score['test']}, of {score['of']}")
-    _tell_what_is_missing(text)
+    _report_missing_fields(text)
     return 0
 
 
-def _export(include: str, text: CardText) -> tuple[str, str | None]:
+def _export(include: str, text: CardText) -> tuple[str, str]:
     """Return format and precision of `FORMAT[:PRECISION]`."""
     name, _, precision = include.partition(":")
     kind = export_format(name)
@@ -292,10 +298,10 @@ def _export(include: str, text: CardText) -> tuple[str, str | None]:
         raise SettingsError(f"--include {include}: {name} has {', '.join(kind.precisions)}.")
     if name == "argos" and text.pair() is None:
         raise SettingsError("--include argos needs the languages of the package: pass --languages, for example de-en.")
-    return name, precision or None
+    return name, precision or kind.precisions[0]
 
 
-def _tell_what_is_missing(text: CardText) -> None:
+def _report_missing_fields(text: CardText) -> None:
     checks: Sequence[tuple[str, bool]] = (
         ("the languages (--languages de-en)", not text.languages),
         ("names and licences of the training data (`data` in the file of --card)", not text.data))

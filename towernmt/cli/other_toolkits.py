@@ -190,7 +190,7 @@ _SERVE = {**_SEARCH,
     "d device devices gpus": _GPU, "use-cpu": "write --cpu",
     "api-keys": "write --keys FILE"}
 
-_MOVED = {
+_IMPORT = {
     "m model model-dir model-path path checkpoint": "write the path of the model without an option",
     "o output-dir": "write --output DIRECTORY", "v vocab vocabs": "write --vocabularies SOURCE TARGET",
     "type framework": "write --from SYSTEM"}
@@ -198,7 +198,7 @@ _MOVED = {
 _TABLES: Mapping[str, Mapping[str, str]] = {
     "train": _TRAIN, "prepare": _PREPARE_COMMAND, "translate": _TRANSLATE, "evaluate": _EVALUATE, "score": _SCORE,
     "average": _AVERAGE, "export": _EXPORT, "serve": _SERVE,
-    "import": _MOVED}
+    "import": _IMPORT}
 
 
 _WORDS_WITHOUT_OPTION = {

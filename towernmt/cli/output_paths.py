@@ -42,9 +42,9 @@ _REPLACES_PACKAGES = frozenset({"adapt.output"})
 """Files that may be packages, which the command replaces by better ones."""
 
 NO_PATHS = frozenset(
-    "ADDRESS ALPHA CALLER CODE CODE[:NAME] COUNT FACTOR,CONSTANT FIRST,LAST FORMAT FORMAT[:PRECISION] K LINES M METHOD "
-    "N N,N NAME NUMBER ORIGIN P PAIR PART REGEX SECONDS STEPS SYSTEM TEXT TOKENS UTILITY W,W,... WEIGHT WHICH WORDS "
-    "WORDS|TOKENS X YYYY-MM-DD".split())
+    "ADDRESS ALPHA CALLER CODE CODE[:NAME] COUNT DIRECTION=TEXT FACTOR,CONSTANT FIRST,LAST FORMAT FORMAT[:PRECISION] K "
+    "LINES M METHOD N N,N NAME NUMBER ORIGIN P PAIR PART REGEX SCRIPT,... SECONDS STEPS SYSTEM TEXT TOKEN,... TOKENS "
+    "UTILITY W,W,... WEIGHT WHICH WORDS WORDS|TOKENS X YYYY-MM-DD".split())
 """The metavars of options whose values are no paths."""
 
 RESULTS = {"translate": "output", "score": "output", "rerank": "output", "align": "output", "evaluate": "html",

@@ -95,6 +95,7 @@ def run_pairs(args: argparse.Namespace) -> int:
                         "above name the reason for each.")
     _write_pairs(args.output, [pair for document in documents for pair in document.pairs(threshold)])
     if args.review:
+        _check_review(args.review)      # again, since a reviewer may have changed it in the meantime
         write_lines(args.review, list(review_lines(
             row for document in documents for row in document.rows(threshold))))
     for document in documents:

@@ -42,7 +42,7 @@ def options_of_all_lines(args: argparse.Namespace) -> LineOptions:
     Raises:
         DataError: a file cannot be read.
     """
-    prefix = "" if args.prefix is None or _file(args.prefix) else args.prefix
+    prefix = "" if args.prefix is None or _names_file(args.prefix) else args.prefix
     avoid = [phrase for phrase in read_text(args.avoid) if phrase.strip()] if args.avoid else []
     terminology = Terminology.read(args.terminology) if args.terminology else None
     return LineOptions(source_prefix=args.source_prefix, prefix=prefix, partial_word=args.partial_word, avoid=avoid,
@@ -84,7 +84,7 @@ def options_by_lines(prefixes: Iterable[str] | None, phrases: Iterable[str] | No
 def files_of_each_line(args: argparse.Namespace) -> dict[str, str]:
     """Return the files with a line for each input line, by their options."""
     return {name: file for name, file in (("--prefix", args.prefix), ("--constraints", args.constraints))
-            if file is not None and (name != "--prefix" or _file(file))}
+            if file is not None and (name != "--prefix" or _names_file(file))}
 
 
 def constraints_of_each_line(args: argparse.Namespace, lines: int) -> list[list[str]]:
@@ -107,18 +107,19 @@ def constraints_of_each_line(args: argparse.Namespace, lines: int) -> list[list[
 
 
 def files_of_lines(args: argparse.Namespace) -> dict[str, str | None]:
-    """Return the files of the options about lines, by option."""
+    """Return the regular files of the options about lines, by option."""
     return {name: file for name, file in (
         ("--prefix", args.prefix), ("--avoid", args.avoid), ("--constraints", args.constraints),
-        ("--terminology", args.terminology)) if file is not None and _file(file)}
+        ("--terminology", args.terminology)) if file is not None and _names_file(file) and Path(file).is_file()}
 
 
 def _phrases(line: str) -> list[str]:
     return [phrase.strip() for phrase in line.split("\t") if phrase.strip()]
 
 
-def _file(text: str) -> bool:
+def _names_file(text: str) -> bool:
+    """Return whether a text is the path of a file or of a pipe, such as `/dev/fd/63` of `<(...)` in a shell."""
     try:
-        return Path(text).is_file()
+        return Path(text).exists() and not Path(text).is_dir()
     except OSError:     # the text is no valid file name
         return False

@@ -11,7 +11,7 @@ from towernmt.cli.reranking_options import add_mbr_options, mbr_reranker, run_an
 from towernmt.cli.translation_options import add_device_options, add_trust_option, device_of
 from towernmt.cli.translation_output import as_text
 from towernmt.cli.translator_options import log_without_tensorpack
-from towernmt.core.errors import SettingsError
+from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.standard_streams import log_to_stderr
 from towernmt.dataflow.text.text_lines import clean_lines
 from towernmt.dataflow.text.validation_set import check_has_text
@@ -105,12 +105,20 @@ def _judges(args: argparse.Namespace) -> ModelReranker:
 
 def _tuned(args: argparse.Namespace, judges: ModelReranker,
            lists: list[list[Hypothesis]]) -> Iterator[list[Hypothesis]]:
-    """Return the translations reranked with the best weights, which are printed to standard error."""
+    """Yield the translations reranked with the best weights, which are printed to standard error.
+
+    Raises:
+        DataError: the numbers of lines of the source, the references and the n-best lists differ.
+    """
     from towernmt.predict.model_reranker import tune
 
-    references = read_text(args.tune)
+    source, references = read_text(args.source), read_text(args.tune)
     check_has_text([(args.tune, references)], "pass the reference translations of --source as --tune.")
-    judged = judges.judged(read_text(args.source), lists)
+    for file, lines in ((args.source, source), (args.tune, references)):
+        if len(lines) != len(lists):
+            raise DataError(f"{file} has {len(lines)} lines, but there are n-best lists of {len(lists)} lines: pass "
+                            "the text that was translated as --source, and its reference translations as --tune.")
+    judged = judges.judged(source, lists)
     tuned = tune(judged, references)
     options = [f"{_OPTIONS[direction]} {run}:{weight:.2f}" for (direction, run, _), weight in zip(
         _named_models(args), tuned.weights[1:], strict=True)]

@@ -65,17 +65,20 @@ def reranking_search_options(args: argparse.Namespace, search: Mapping[str, Any]
         search: the specified fields of `SearchSettings`.
 
     Raises:
-        SettingsError: the reranker would get one translation, or samples have no reranker.
+        SettingsError: the reranker would get one translation, samples have no reranker, or --n-best is not valid.
     """
     if not (args.mbr or args.rerank_by):
         if args.samples is not None:
             raise SettingsError("--samples needs --mbr or --rerank-by. To write samples, pass --sample --n-best N.")
         return {}
+    n_best = search.get("n_best", 1)    # of the output
     if args.samples is not None or search.get("selection") == "sampling":
+        SearchSettings(selection="sampling", n_best=n_best)     # raises an error if it is not valid
         return {"selection": "sampling", "n_best": SAMPLES if args.samples is None else args.samples}
-    beam = search.get("beam_size", max(SearchSettings.beam_size, search.get("n_best", 1)))
+    beam = search.get("beam_size", max(SearchSettings.beam_size, n_best))
     if beam < 2:
         raise SettingsError("Reranking needs at least two translations of a line: pass a --beam of 2 or more.")
+    SearchSettings(beam_size=beam, n_best=n_best)
     return {"beam_size": beam, "n_best": beam}
 
 

@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from contextlib import ExitStack
+from pathlib import Path
 
 from towernmt.cli.request_options import (
     add_line_options,
@@ -18,6 +20,7 @@ from towernmt.cli.request_options import (
 from towernmt.cli.translate_documents import add_document_options, translate_documents
 from towernmt.cli.translate_ranges import add_range_options, translate_ranges, wants_ranges
 from towernmt.cli.translation_output import (
+    APPENDED,
     LinesToTranslate,
     add_alignment_options,
     alignment_output,
@@ -27,8 +30,10 @@ from towernmt.cli.translation_output import (
 )
 from towernmt.cli.translator_options import add_model_arguments, make_translator
 from towernmt.core.errors import SettingsError
+from towernmt.predict.lines.output_file import reporting_write_errors
 from towernmt.predict.lines.resumable import ENGINE, LineOutput, resumable_output, task_of_unfinished
 from towernmt.predict.lines.text_io import check_readable, open_input
+from towernmt.predict.ranges.outputs import is_remote
 from towernmt.predict.search.search_settings import StreamSettings
 
 
@@ -80,6 +85,7 @@ def run_translate(args: argparse.Namespace) -> int:
     name = args.input[0] if args.input else "stdin"
     with ExitStack() as files:
         source = files.enter_context(open_input(name)) if args.input else sys.stdin.buffer
+        _make_folders(args)
         alignments = files.enter_context(alignment_output(args))
         begun_task = (task_of_unfinished(args.output) if args.resume else None) or {}
         translator = make_translator(args, log_probs=args.token_scores, attention=alignments.needs_attention,
@@ -101,11 +107,17 @@ def run_translate(args: argparse.Namespace) -> int:
 
 
 def check_output_options(args: argparse.Namespace) -> None:
-    """Refuse output options that exclude each other.
+    """Refuse output options that exclude each other, and outputs that are not written to their URI.
 
     Raises:
-        SettingsError: names two of them.
+        SettingsError: names the options.
     """
+    for option in ("output", "alignments", "plot"):
+        path = getattr(args, option)
+        may_be_remote = option != "plot" and not args.document
+        if path is not None and "://" in path and not (may_be_remote and is_remote(path)):
+            raise SettingsError(f"--{option} {path}: nothing can be written to this URI: pass a path"
+                                f"{' or s3://bucket/key' if may_be_remote else ''}.")
     if args.n_best and args.scores:
         raise SettingsError("--n-best already writes scores: leave out --scores.")
     if args.json and args.scores:
@@ -122,3 +134,15 @@ def _check_files(args: argparse.Namespace) -> None:
             raise SettingsError("--resume and --plot exclude each other: leave one of them out.")
     for file in files_of_each_line(args).values():
         check_readable(file)
+
+
+def _make_folders(args: argparse.Namespace) -> None:
+    """Make the folders of the outputs, before a model is loaded.
+
+    Raises:
+        DataError: a folder cannot be made.
+    """
+    for path in (args.output, args.alignments, args.plot):
+        if path not in (None, APPENDED):
+            with reporting_write_errors(path):
+                Path(os.path.realpath(path)).parent.mkdir(parents=True, exist_ok=True)

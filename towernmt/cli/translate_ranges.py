@@ -73,11 +73,13 @@ def add_range_options(parser: argparse.ArgumentParser) -> None:
 def wants_ranges(args: argparse.Namespace) -> bool:
     """Return whether the inputs are translated in ranges.
 
-    They are by request, if they are not one plain file, or if the name of an output depends on that of its input.
+    They are by request, if they are not one plain file, if the name of an output depends on that of its input, or if an
+    output is in S3.
     """
     inputs, outputs = args.input or [], {args.output, args.alignments} - {None, APPENDED}
     return (args.workers is not None or args.ray is not None or args.work_directory is not None
-            or len(inputs) > 1 or not all(map(_is_plain_file, inputs)) or any(map(is_per_text, outputs)))
+            or len(inputs) > 1 or not all(map(_is_plain_file, inputs))
+            or any(is_per_text(output) or is_remote(output) for output in outputs))
 
 
 def _is_plain_file(name: str) -> bool:
@@ -181,7 +183,7 @@ def translate_ranges(args: argparse.Namespace) -> int:
     directory = WorkDirectory(args.work_directory or _work_directory(args.output))
     directory.check()
     resumed = directory.task()
-    args.window = args.window or StreamSettings.window
+    args.window = StreamSettings.window if args.window is None else args.window
     args.shares = resumed["--shares"] if resumed else args.threads or processors()
     workers = _workers(args, files, resumed.get(ENGINE) if resumed else None)
     farm = translation_farm(workers, directory.path)
@@ -192,19 +194,24 @@ def translate_ranges(args: argparse.Namespace) -> int:
             print(f"{directory.path} contains the finished ranges: the same command resumes with them.",
                   file=sys.stderr)
 
+    is_late = False
     try:
         with cleanup_on_signal(stop):
             farm.start(1)
             plan = _plan(args, directory, texts, parallel_texts, outputs)
             task = farm.wait_for_first()
-            directory.begin({**task, "--output": args.output}, plan)
-            _translate(directory, plan, texts, parallel_texts, outputs, farm, task)
+            begun_task = directory.task() if resumed is None else None
+            is_late = begun_task is not None and any(begun_task.get(key) != task[key] for key in ("--shares", ENGINE))
+            if not is_late:
+                directory.begin({**task, "--output": args.output}, plan)
+                _translate(directory, plan, texts, parallel_texts, outputs, farm, task)
     except KeyboardInterrupt:
         stop()
         raise
     finally:
         farm.stop()
-    return 0
+    # A command on another machine was faster: its batches and its engine are those of all machines.
+    return translate_ranges(args) if is_late else 0
 
 
 @dataclass(frozen=True)
@@ -223,6 +230,8 @@ class _Outputs:
 def _check(args: argparse.Namespace) -> None:
     if args.workers is not None and args.workers < 1:
         raise SettingsError(f"--workers {args.workers} must be at least 1.")
+    if args.window is not None:
+        StreamSettings(window=args.window)      # raises an error if it is not valid
     if not (args.input and args.output):
         raise SettingsError("To translate in ranges of lines, pass --input and --output: a pipe cannot be read or "
                             "written in ranges.")
@@ -304,8 +313,8 @@ def _plan(args: argparse.Namespace, directory: WorkDirectory, texts: Sequence[Te
     if unfinished_plan is not None and is_plan_of(unfinished_plan, texts, parallel_texts, args.window):
         return unfinished_plan
     if unfinished_plan is not None:
-        print(f"The inputs have changed since {directory.path} was created: ranges with changed lines are translated "
-              "again.", file=sys.stderr)
+        print(f"The inputs may have changed since {directory.path} was created: they are read again, and ranges with "
+              "changed lines are translated again.", file=sys.stderr)
     units = None if unfinished_plan is None else unfinished_plan.units_per_range
     return make_plan(texts, parallel_texts, outputs.of_texts, args.window, units)
 

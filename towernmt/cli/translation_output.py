@@ -196,7 +196,7 @@ def json_answers(args: argparse.Namespace, translator: LineTranslator, inputs: L
     for number, (translation, request) in enumerate(zip(stream, requests, strict=False),
                                                     start=inputs.before + inputs.first):
         links = translation[0].links(args.alignment_threshold) if args.alignments == APPENDED else None
-        count = request.options.n_best or args.n_best or 1
+        count = request.options.n_best or request.options.search.get("n_best") or args.n_best or 1
         yield [json_answer(number, request, translation, translator.target_vocabulary, count, links,
                        alignments.as_json(translation[0], translator))]
 
@@ -211,12 +211,20 @@ def task_of(args: argparse.Namespace, translator: LineTranslator) -> dict[str, A
                      if name not in _WITHOUT_EFFECT and _is_plain(value)}
     # The path of the checkpoint of a package contains a checksum of the package.
     weights = [] if any(map(is_package, args.model or ())) else weight_fingerprints(translator.checkpoint)
-    files = {f"the content of {name}": file_fingerprint(Path(file))
-             for name, file in files_of_lines(args).items() if file}
+    files = {f"the content of {option}": file_fingerprint(file)
+             for option, file in _files_of_task(args, translator).items()}
     return {"towernmt": __version__, ENGINE: translator.engine, "checkpoint": translator.checkpoint,
             "the weights of checkpoint": weights,
             **{f"--{name.replace('_', '-')}": value for name, value in option_values.items()}, **files,
             **{f"search.{name}": value for name, value in dataclasses.asdict(translator.search).items()}}
+
+
+def _files_of_task(args: argparse.Namespace, translator: LineTranslator) -> dict[str, Path]:
+    """Return the regular files whose content determines the output, by option."""
+    names = {**files_of_lines(args), "--replace-unknown": args.replace_unknown,
+             "--shortlist": translator.search.shortlist, "--mbr": (args.mbr or "").rpartition(":")[0]}
+    files = {option: Path(name) for option, name in names.items() if isinstance(name, str)}
+    return {option: file for option, file in files.items() if file.is_file()}
 
 
 def as_text(number: int, hypotheses: Sequence[Hypothesis], n_best: int | None, scores: bool,

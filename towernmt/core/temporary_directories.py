@@ -44,6 +44,11 @@ def temporary_directory(activity: str, parent: Path | None = None) -> Iterator[P
         lock.release()
 
 
+def is_empty(directory: Path) -> bool:
+    """Return whether a directory contains nothing, apart from temporary directories of running or killed processes."""
+    return all(path.name.startswith(_PREFIX) for path in directory.iterdir())
+
+
 def _locked_directory(activity: str, parent: Path) -> DirectoryLock:
     while True:
         lock = DirectoryLock(tempfile.mkdtemp(prefix=_PREFIX, dir=parent), activity)

@@ -19,7 +19,7 @@ import numpy as np
 from tensorpack.dataflow import DataFlow
 from tensorpack.utils import logger
 
-from towernmt.core.errors import FeederError, SettingsError, TowerNMTError
+from towernmt.core.errors import FeederError, SettingsError, TowerNMTError, exhausted_resource
 from towernmt.core.tensors import Operation, Session, Tensor
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.input_source.feed_values import feed_dict
@@ -305,7 +305,8 @@ class GeneralQueueRunner(tf1.train.QueueRunner):
 def _named_error(name: str, cause: BaseException) -> FeederError:
     """Return a FeederError that names the feeder and has `cause` as its cause."""
     try:
-        description = str(cause) if isinstance(cause, TowerNMTError) else f"{type(cause).__name__}: {cause}"
+        description = (str(cause) if isinstance(cause, TowerNMTError) else
+                       exhausted_resource(cause) or f"{type(cause).__name__}: {cause}")
     except Exception as broken:     # the __str__ of a foreign exception may fail
         description = f"{type(cause).__name__}, whose message is unknown: its __str__ raises {type(broken).__name__}"
     error = FeederError(f"Feeding stopped at {name}: {description}")

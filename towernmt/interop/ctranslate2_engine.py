@@ -22,18 +22,17 @@ from towernmt.interop.ctranslate2_requests import check_line, check_requests, ch
 from towernmt.interop.ctranslate2_search import CTranslate2Search
 from towernmt.interop.export import export_format
 from towernmt.interop.export_cache import ExportSpec, exported_run
-from towernmt.predict.line_translator import (
-    LineTranslator,
-    languages_of,
-    limit_hypotheses,
-    search_settings,
-    with_prefix_of,
-)
+from towernmt.predict.line_translator import LineTranslator, languages_of, search_settings, with_prefix_of
 from towernmt.predict.lines.line_options import PLAIN, LineOptions, LineRequest
 from towernmt.predict.lines.unknown_words import UnknownWords
 from towernmt.predict.pair_scorer import PairScorer, token_batches
 from towernmt.predict.reranking import Reranker
-from towernmt.predict.search.search_settings import SearchSettings, SpecialLineSettings, StreamSettings
+from towernmt.predict.search.search_settings import (
+    SearchSettings,
+    SpecialLineSettings,
+    StreamSettings,
+    limit_hypotheses,
+)
 
 
 class CTranslate2Scorer(PairScorer):
@@ -122,6 +121,15 @@ class CTranslate2Translator(LineTranslator):
             special_lines=special_lines,
             languages=languages or (languages_of(opened) if isinstance(opened, SavedRun) else ("", "")),
             source_text=opened.source_text() if isinstance(opened, SavedRun) else SourceText.load(opened))
+
+    def check(self, options: LineOptions) -> None:
+        """Check whether a line can have these options; see `LineTranslator.check`.
+
+        Raises:
+            SettingsError: CTranslate2 does not support an option, or the vocabulary cannot write it.
+        """
+        check_line(options, self.search)
+        super().check(options)
 
     def requests(self, lines: Iterable[str | bytes | LineRequest], name: str, first: int,
                  options: Iterable[LineOptions] | None) -> Iterator[LineRequest]:

@@ -26,7 +26,7 @@ from towernmt.interop.ctranslate2_sentences import (
 )
 from towernmt.predict.lines.batch_inputs import LEAST_SHARE, LinePiece
 from towernmt.predict.lines.hypotheses import SearchOutput
-from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
+from towernmt.predict.search.search_settings import SearchSettings, StreamSettings, limit_hypotheses
 
 NO_PENALTY = 1e-9
 _BATCHES_PER_THREAD = 2
@@ -56,7 +56,7 @@ class CTranslate2Search:
                  log_probs: bool = False, attention: bool = False,
                  batches_per_thread: int = _BATCHES_PER_THREAD) -> None:
         check_search(search)
-        self._model, self._search, self._stream = model, search, stream
+        self._model, self._search, self._stream = model, search, limit_hypotheses(stream, search)
         self._log_probs, self._attention, self.engine = log_probs, attention, model.name
         self._batches_per_thread = batches_per_thread
         self._never_tokens = model.target_tokens((PAD, BOS))        # a translation never contains them

@@ -14,7 +14,7 @@ from towernmt.checkpoint.records import versions
 from towernmt.core.directories import EXPORT_DESCRIPTION
 from towernmt.core.errors import SettingsError
 from towernmt.core.files import flush_to_disk, write_text
-from towernmt.core.temporary_directories import temporary_directory
+from towernmt.core.temporary_directories import is_empty, temporary_directory
 from towernmt.dataflow.text.language_codes import bcp47_code, is_code
 from towernmt.interop.export_search import ARGOS_SEARCH, BROWSER_SEARCH, MARIAN_SEARCH, SearchSupport
 from towernmt.predict.search.search_settings import SearchSettings
@@ -32,7 +32,7 @@ class ExportJob:
         trained: run and checkpoint; `trained.weights()` returns the averaged weights if the checkpoint has them.
         search: search settings. A format that contains the search uses them; `towernmt.json` lists them in any case.
         precision: one of the format's `precisions`.
-        directory: empty directory for the files; it is renamed to the output path after all files are written.
+        directory: empty directory for the files, which are moved to the output path after all are written.
         calibration: file of source sentences, one a line, on which int8 formats measure activations; None if not set.
         languages: source and target language, each as a code or as code:name (de:German); None if not set.
         bergamot: folder of the npm package with the browser engine; None to look for it.
@@ -66,7 +66,8 @@ def export_model(trained: TrainedModel, format_name: str, output: str | Path, *,
                  languages: tuple[str, str] | None = None, bergamot: str | Path | None = None) -> Path:
     """Write a model for another program.
 
-    The directory is either complete or missing: it is written under a temporary name and renamed at the end.
+    A new directory is either complete or missing: it is written under a temporary name and renamed at the end. An
+    existing directory stays, because it may be a link or a volume: the files are moved into it, `towernmt.json` last.
 
     ```
     towernmt.json     format, precision, checkpoint, versions, search settings, and details of the format's files
@@ -94,11 +95,12 @@ def export_model(trained: TrainedModel, format_name: str, output: str | Path, *,
     """
     kind, precision = export_format(format_name), export_precision(format_name, precision)
     path = Path(output)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise SettingsError(f"{path} exists already: choose another --output, or remove it.")
+    _check_new_or_empty(path)
     search = search or trained.run.group("search", SearchSettings())
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with temporary_directory("towernmt export", path.parent) as unfinished:
+    is_existing = path.is_dir()
+    parent = path if is_existing else path.parent
+    parent.mkdir(parents=True, exist_ok=True)
+    with temporary_directory("towernmt export", parent) as unfinished:
         details = kind.writer()(ExportJob(trained, search, precision, unfinished, calibration, languages, bergamot))
         (unfinished / "vocabulary").mkdir()
         for file in trained.run.vocabulary.iterdir():
@@ -110,9 +112,19 @@ def export_model(trained: TrainedModel, format_name: str, output: str | Path, *,
             "checkpoint": Path(trained.checkpoint).parent.name, "averaged": trained.uses_averages,
             "made_with": versions(), "search": asdict(search_without_path), **details}
         write_text(unfinished / EXPORT_DESCRIPTION, json.dumps(description, indent=1, ensure_ascii=False) + "\n")
-        unfinished.replace(path)
-    flush_to_disk(path.parent)
+        if is_existing:
+            _check_new_or_empty(path)       # again, because another process may have written meanwhile
+            for file in sorted(unfinished.iterdir(), key=lambda file: file.name == EXPORT_DESCRIPTION):
+                file.replace(path / file.name)
+        else:
+            unfinished.replace(path)
+    flush_to_disk(parent)
     return path
+
+
+def _check_new_or_empty(path: Path) -> None:
+    if path.exists() and not (path.is_dir() and is_empty(path)):
+        raise SettingsError(f"{path} exists already: choose another --output, or remove it.")
 
 
 def transformer_settings(trained: TrainedModel, program: str) -> TransformerSettings:

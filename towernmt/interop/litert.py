@@ -291,6 +291,8 @@ def _convert(frozen: Any, search: SearchGraph, precision: str) -> bytes:
             converter.target_spec.supported_types = [tf.float16]
         try:
             converted: bytes = converter.convert()
+        except MemoryError:
+            raise
         except Exception as error:      # its class is not public
             raise SettingsError(_conversion_error_message(str(error))) from error
     return converted
@@ -299,6 +301,6 @@ def _convert(frozen: Any, search: SearchGraph, precision: str) -> bytes:
 def _conversion_error_message(problem: str) -> str:
     names = {name for groups in _UNSUPPORTED_OPERATION.findall(problem) for group in groups
              for name in group.split(", ") if name}
-    listed = ", ".join(sorted(names)) or problem.strip().splitlines()[-1]
+    listed = ", ".join(sorted(names)) or (problem.strip().splitlines() or ["it names none"])[-1]
     return (f"LiteRT's converter does not support operations of this model or its search: {listed}. Choose --format "
             "savedmodel, which supports all models.")

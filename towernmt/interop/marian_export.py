@@ -338,7 +338,7 @@ def calibration_file(job: ExportJob) -> str:
         SettingsError: the job has no file, and the validation text is missing.
         DataError: the file of the job cannot be read.
     """
-    if job.calibration:
+    if job.calibration is not None:
         check_readable(job.calibration)
         return str(job.calibration)
     data = job.trained.run.saved_settings().get("made_from.data_path")

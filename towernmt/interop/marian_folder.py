@@ -80,7 +80,12 @@ def _model_file(path: Path, decoder: dict[str, Any]) -> Path:
     if path.is_file():
         _refuse_other_formats([path])
         return path
-    models = (_existing_files(path, "models", decoder)
+    named = _existing_files(path, "models", decoder)
+    if len(named) > 1:
+        names = ", ".join(file.name for file in named)
+        raise SettingsError(f"The options of {path} name {len(named)} models ({names}), an ensemble, and a run has one "
+                            "model: pass the path of one of these files.")
+    models = (named
               or [file for file in sorted(path.glob("*.npz")) if not _is_training_state(file)]
               or [file for file in sorted(path.glob("*.bin")) if is_binary_file(file)])
     if not models:
@@ -171,6 +176,6 @@ def _decoder_options(file: Path) -> dict[str, Any]:
     try:
         content = load_strict(read_yaml_text(file))
     except (OSError, UnicodeDecodeError, yaml.MarkedYAMLError) as error:
-        raise DataError(f"{file}: cannot read the file ({str(error).splitlines()[0]}): fix it, or remove it and pass "
+        raise DataError(f"{file}: cannot read the file ({' '.join(str(error).split())}): fix it, or remove it and pass "
                         "--vocabularies.") from error
     return content if isinstance(content, dict) else {}

@@ -83,7 +83,8 @@ def _read(file: Path) -> Mapping[str, Any]:
     try:
         content = load_strict(read_yaml_text(file))
     except (OSError, UnicodeDecodeError, yaml.MarkedYAMLError) as error:
-        raise DataError(f"{file}: cannot read the configuration ({str(error).splitlines()[0]}).") from error
+        raise DataError(f"{file}: cannot read the configuration ({' '.join(str(error).split())}): correct the path or "
+                        "the file.") from error
     if not isinstance(content, dict):
         raise DataError(f"{file}: not a configuration of OpenNMT-tf, which has `model_dir` and `data`.")
     return content

@@ -142,14 +142,12 @@ class PackageContents:
     manifest: PackageManifest
     members: dict[str, bytes | Path] = field(default_factory=dict)
 
-    def add_export(self, directory: Path, format_name: str, precision: str) -> bool:
-        """Add an export; return whether the package did not have it."""
+    def add_export(self, directory: Path, format_name: str, precision: str) -> None:
+        """Add an export, unless the package has it already."""
         info = ExportInfo(f"{EXPORTS}/{format_name}-{precision}", format_name, precision)
-        if info in self.manifest.exports:
-            return False
-        self.manifest = dataclasses.replace(self.manifest, exports=[*self.manifest.exports, info])
-        self.members.update(files_below(directory, info.folder))
-        return True
+        if info not in self.manifest.exports:
+            self.manifest = dataclasses.replace(self.manifest, exports=[*self.manifest.exports, info])
+            self.members.update(files_below(directory, info.folder))
 
     def write(self, output: Path, card: dict[str, Any]) -> None:
         """Write the package with its model card; the file is either complete or missing."""

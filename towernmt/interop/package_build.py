@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +14,9 @@ from towernmt.checkpoint.package_reader import PackageManifest, Precision
 from towernmt.checkpoint.packaged_run import PackagedRun
 from towernmt.checkpoint.records import versions, vocabulary_fingerprint, without_provenance
 from towernmt.checkpoint.saved_run import SavedRun
-from towernmt.core.directories import EXPORT_DESCRIPTION
 from towernmt.core.errors import SettingsError
-from towernmt.core.structured_files import read_json
-from towernmt.interop.export import export_model
+from towernmt.core.temporary_directories import temporary_directory
+from towernmt.interop.export import export_model, export_precision
 from towernmt.interop.model_card import (
     CardText,
     card_date,
@@ -84,17 +82,24 @@ def package_run(trained: TrainedModel, output: str | Path, text: CardText,
     check_output(path)
     RequestEncoder(SearchSettings(), *trained.run.vocabularies()).check(LineOptions(source_prefix=text.source_prefix))
     tests = [read_test_set(*files) for files in options.tests]
+    exports = [(name, export_precision(name, precision)) for name, precision in options.exports]
+    for name, precision in exports:
+        if exports.count((name, precision)) > 1:
+            raise SettingsError(f"--include {name}:{precision} was passed twice: leave out one of them.")
     checkpoint = Path(trained.checkpoint).parent
+    date = card_date(options.date, checkpoint)
     settings = settings_for_card(trained.run)
-    with tempfile.TemporaryDirectory(prefix="towernmt-") as folder:
-        temporary = Path(folder)
+    with temporary_directory("towernmt package") as temporary:
         contents = _collect_contents(trained, settings, options.precision)
         facts: dict[str, Any] = {
-            "date": card_date(options.date, checkpoint), "model": _model(trained, contents.manifest),
+            "date": date, "model": _model(trained, contents.manifest),
             "training_data": training_data_facts(trained.run), "scores": [], "settings": without_provenance(settings),
             "versions": {"trained_with": trained_with(trained.run), "packaged_with": versions()}, "exports": []}
-        for format_name, precision in options.exports:
-            _add_export(contents, trained, temporary, format_name, precision, text, options.calibration)
+        for name, precision in exports:
+            # Export the weights of the run, since those of the package may be rounded.
+            folder = export_model(trained, name, temporary / f"{name}-{precision}", precision=precision,
+                                  calibration=options.calibration, languages=text.pair())
+            contents.add_export(folder, name, precision)
         if tests:       # evaluate the package itself, as a user would load it
             trial = temporary / "tried.towernmt.zip"
             contents.write(trial, make_card(text, facts))
@@ -150,13 +155,3 @@ def _model(trained: TrainedModel, manifest: PackageManifest) -> dict[str, Any]:
             "checkpoint": f"step-{manifest.step}", "averaged": manifest.averaged,
             **{f"{side}_vocabulary": {"kind": vocabulary.kind, "size": vocabulary.size} for side, vocabulary in (
                 ("source", trained.source_vocabulary), ("target", trained.target_vocabulary))}}
-
-
-def _add_export(contents: PackageContents, trained: TrainedModel, temporary: Path, format_name: str,
-                precision: str | None, text: CardText, calibration: str | None) -> None:
-    # Export the weights of the run, since those of the package may be rounded.
-    path = export_model(trained, format_name, temporary / f"export-{len(contents.manifest.exports)}",
-                        precision=precision, calibration=calibration, languages=text.pair())
-    written = str(read_json(path / EXPORT_DESCRIPTION, dict[str, Any], "Export again.")["precision"])
-    if not contents.add_export(path, format_name, written):
-        raise SettingsError(f"--include {format_name}:{written} was passed twice: leave out one of them.")

@@ -102,9 +102,11 @@ def find_vocabularies(request: ImportRequest, values: HyperParameters) -> tuple[
 def _find_vocabulary(folder: Path, name: str) -> Path:
     """Return the path of a vocabulary, whose name may contain directories of the machine of the training.
 
-    A file next to the model comes first, because the working directory may contain the vocabulary of another model.
+    A file next to the model comes first, because the named path, or one in the working directory, may by now be the
+    vocabulary of another model.
     """
-    near = (other / path for other in (folder, folder.parent) for path in (name, Path(name).name))
+    names = (Path(name).name,) if Path(name).is_absolute() else (name, Path(name).name)
+    near = (other / path for other in (folder, folder.parent) for path in names)
     for path in (*near, Path(name)):
         if path.is_file():
             return path

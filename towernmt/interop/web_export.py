@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
@@ -21,6 +20,7 @@ import yaml
 from towernmt import __version__
 from towernmt.core.errors import SettingsError
 from towernmt.core.files import write_text
+from towernmt.core.temporary_directories import temporary_directory
 from towernmt.interop import marian_export as marian
 from towernmt.interop.export import ExportJob, code_and_name
 from towernmt.interop.marian_export import check_marian_support
@@ -53,19 +53,19 @@ def bergamot_files(path: str | Path | None = None) -> dict[str, bytes]:
     folder = path or os.environ.get(VARIABLE)
     if folder:
         return _read_engine(Path(folder))
-    with tempfile.TemporaryDirectory() as directory:
+    with temporary_directory("npm install") as directory:
         _install(directory)
-        return _read_engine(Path(directory) / "node_modules" / PACKAGE)
+        return _read_engine(directory / "node_modules" / PACKAGE)
 
 
-def _install(directory: str) -> None:
+def _install(directory: Path) -> None:
     """Install the package into `directory/node_modules` with npm, without running its scripts."""
     npm = shutil.which("npm")
     if npm is None:
         raise SettingsError(f"The browser engine, {PACKAGE} {VERSION}, is missing, and npm, which could install it, is "
                             f"missing too: install Node.js with npm. {_MANUAL_INSTALLATION}")
     command = [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-save", "--prefer-offline",
-               "--prefix", directory, f"{PACKAGE}@{VERSION}"]
+               "--prefix", str(directory), f"{PACKAGE}@{VERSION}"]
     try:
         done = subprocess.run(command, cwd=directory, capture_output=True, text=True, errors="replace",
                               timeout=MINUTES * 60)

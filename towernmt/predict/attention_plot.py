@@ -102,6 +102,9 @@ _CELL = 0.32            # inches
 _MAX_BAR_HEIGHT = 1.6   # of the scale of weights, in inches
 _EDGE = "#b4bcc6"
 _MAX_LABEL = 24         # characters
+_DPI, _MOST_PIXELS = 150, 10_000
+"""Resolution of a PNG in pixels per inch, and maximum number of pixels of the longer side of its heat map. A picture of
+more pixels would need gigabytes of memory."""
 _MAX_WORDS_WITH_NUMBERS = 15    # words of a side, up to which the weights are written into the cells
 _MIN_NUMBER = 0.05
 
@@ -132,8 +135,8 @@ def token_picture(attention: np.ndarray, source: Vocabulary, source_ids: Sequenc
 class Pictures:
     """Pictures of the lines of a text, in files: FILE.png of one line, FILE-1.png and so on of several.
 
-    As a context manager it draws the last one, whose name depends on the number of pictures. The number of a blank
-    line, which has no picture, stays unused.
+    As a context manager it draws the last one, whose name depends on the number of pictures. The number of a line
+    without a picture stays unused: a blank line, and a line with an empty translation.
 
     Args:
         path: path that ends with .png or .svg.
@@ -156,6 +159,7 @@ class Pictures:
         Raises:
             DataError: the file cannot be written.
         """
+        picture = None if picture is None or not picture.weights.size else picture
         self._count += 1
         if self._count == 1:
             self._first = picture
@@ -200,7 +204,8 @@ def draw_attention(picture: Picture, path: str | Path) -> None:
         figure = _figure(picture.weights, rows, columns)
         try:
             # No date in the file, so that equal pictures are equal files. Long labels widen the picture.
-            figure.savefig(path, dpi=150, bbox_inches="tight", pad_inches=0.12,
+            dpi = min(_DPI, _MOST_PIXELS / max(figure.get_size_inches()))
+            figure.savefig(path, dpi=dpi, bbox_inches="tight", pad_inches=0.12,
                            metadata={"Date": None} if Path(path).suffix.lower() == ".svg" else None)
         except OSError as error:
             raise DataError(f"{path}: cannot write the picture ({error.strerror}).") from error

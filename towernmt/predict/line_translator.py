@@ -124,7 +124,8 @@ class LineTranslator:
         search: settings of the search.
         stream: settings of the batches.
         source_vocabulary, target_vocabulary: the model's.
-        retry: changed search settings of the second search for faulty translations; empty for no second search.
+        retry: changed search settings of the second search for faulty translations of lines without search settings;
+            empty for no second search.
         faults: counts of faults of all streams; None: each stream logs its own at its end.
         engine: name of the engine of lines without options, with its version and precision if they affect results.
     """
@@ -245,7 +246,7 @@ class LineTranslator:
         def translate(requests: Iterable[LineRequest], *, again: bool) -> Iterator[Translation]:
             chosen = dividing.among_others() if dividing is not None and again and parts > 1 else dividing
             used_search = search if chosen is None else chosen
-            searches = Searches(used_search.with_settings, True, self.retry or None, *(
+            searches = Searches(used_search.with_settings, True, bool(self.retry), *(
                 () if chosen is None else (chosen.is_undivided, chosen.without_details)))
             translations = translate_stream(
                 used_search, self.source_vocabulary, self.target_vocabulary, requests, self.stream,
@@ -291,16 +292,6 @@ def search_settings(saved: SearchSettings, beam_size: int | None, n_best: int | 
     if beam_size is None:
         beam_size = max(saved.beam_size, n_best or 1)
     return dataclasses.replace(saved, beam_size=beam_size, n_best=1 if n_best is None else n_best, **others)
-
-
-MAX_HYPOTHESES = 1 << 14
-"""Maximum number of hypotheses in a batch."""
-
-
-def limit_hypotheses(stream: StreamSettings, search: SearchSettings) -> StreamSettings:
-    """Return the settings of the batches with fewer sentences for wide beams and many samples, to save memory."""
-    sentences = max(1, MAX_HYPOTHESES // max(search.beam_size, search.n_best))
-    return dataclasses.replace(stream, batch_sentences=min(stream.batch_sentences, sentences))
 
 
 def languages_of(run: SavedRun) -> tuple[str, str]:

@@ -19,7 +19,7 @@ from towernmt.core.thread_maps import map_ahead, map_in_threads
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import FactorError
 from towernmt.predict.lines.batch_inputs import LinePiece, PieceBatch, piece_batches
-from towernmt.predict.lines.faults import fault_of, worse
+from towernmt.predict.lines.faults import fault_of, retry_settings, worse
 from towernmt.predict.lines.hypotheses import Hypothesis, SearchOutput, TokenDetails, Translation, joined
 from towernmt.predict.lines.line_options import LineRequest, line_requests
 from towernmt.predict.lines.request_encoder import RequestEncoder
@@ -48,7 +48,7 @@ class Searches(NamedTuple):
     Attributes:
         with_settings: returns a predictor with some search settings changed.
         checks_faults: whether translations are checked for faults.
-        retry: settings of a second search for faulty translations; None for no second search.
+        retry: whether the search is repeated for faulty translations, with `retry_settings`.
         is_undivided: returns whether all pieces of this kind form one batch, which the predictor divides itself; None
             if it divides no batch.
         without_details: returns a predictor with some search settings changed, and without log-probabilities and
@@ -57,7 +57,7 @@ class Searches(NamedTuple):
 
     with_settings: Callable[[Mapping[str, Any]], Predictor] | None = None
     checks_faults: bool = False
-    retry: Mapping[str, Any] | None = None
+    retry: bool = False
     is_undivided: Callable[[LinePiece], bool] | None = None
     without_details: Callable[[Mapping[str, Any]], Predictor] | None = None
 
@@ -143,6 +143,8 @@ def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target
             new_pieces = {piece for line in pieces for piece in line}.difference(*earlier)
             earlier.append(new_pieces)
             yield _Part(part_requests, pieces, new_pieces, is_last and number == first, num_requests == num_left)
+            if num_requests == num_left:    # a resumed stream has the same batches from its first window on
+                earlier.clear()
             number += len(part_requests)
 
     def is_here(part: _Part) -> bool:
@@ -202,9 +204,9 @@ class _BatchTranslator(NamedTuple):
     def translate_part(self, part: _Part) -> dict[LinePiece, Translation]:
         """Return the translation of each new piece; for a faulty one, the better of two if `searches.retry` is set."""
         translations = self._translate_once(part.new_pieces)
-        if self.searches.retry is not None:
-            retries = {piece: piece.with_search(self.searches.retry) for piece, translation in translations.items()
-                       if translation.fault}
+        if self.searches.retry:
+            retries = {piece: piece.with_search(retry_settings(self._search_of(piece)))
+                       for piece, translation in translations.items() if translation.fault}
             retried = self._translate_once(retries.values())
             for piece, retry in retries.items():
                 is_better = worse(translations[piece].fault, retried[retry].fault)
@@ -233,7 +235,11 @@ class _BatchTranslator(NamedTuple):
             raise DivergenceError(f"The model's output is not a number (NaN), so nothing can be translated: {reason}")
         return found.translations(batch.pieces, self.source_vocabulary, self.target_vocabulary,
                                   fault_of if self.searches.checks_faults else None,
-                                  replace(self.search, **changed) if changed else self.search)
+                                  self._search_of(batch.pieces[0]))
+
+    def _search_of(self, piece: LinePiece) -> SearchSettings:
+        """Return the search settings of a piece."""
+        return replace(self.search, **piece.search) if piece.search else self.search
 
 
 def read_window(items: Iterator[A], size: int) -> tuple[list[A], DataError | None]:

@@ -79,7 +79,7 @@ METHODS: dict[str, Callable[[set[Link], set[Link]], set[Link]]] = {
 """Functions from the links of both directions to the symmetrised links, by their names."""
 
 
-_GOLD = re.compile(r"(\d+)([-?p])(\d+)", re.ASCII)
+_GOLD = re.compile(r"(\d{1,18})([-?p])(\d{1,18})", re.ASCII)      # Python refuses thousands of digits
 
 
 class GoldLinks(NamedTuple):

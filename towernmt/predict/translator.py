@@ -18,7 +18,6 @@ from towernmt.predict.line_translator import (
     Search,
     SearchArguments,
     languages_of,
-    limit_hypotheses,
     search_settings,
     with_prefix_of,
 )
@@ -37,6 +36,7 @@ from towernmt.predict.search.search_settings import (
     SpecialLineSettings,
     StreamSettings,
     as_list,
+    limit_hypotheses,
 )
 
 if TYPE_CHECKING:

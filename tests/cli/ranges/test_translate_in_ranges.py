@@ -138,6 +138,7 @@ def test_suspicious_translations_are_counted_over_all_ranges(caplog: pytest.LogC
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--workers", "0"], "must be at least 1"), (["--workers", "2"], "pass --input and --output"),
+    (["--workers", "2", "--input", "a.de", "--output", "x", "--window", "0"], "window=0"),
     (["--workers", "2", "--input", "a.de", "--output", "a.de"], "same file"),
     (["--workers", "2", "--input", "a.de", "--output", "/dev/null"], "not a regular file"),
     (["--workers", "2", "--input", "a.de", "--output", "/dev/stdout"], "not a regular file"),
@@ -148,6 +149,9 @@ def test_suspicious_translations_are_counted_over_all_ranges(caplog: pytest.LogC
     (["--input", "a.de", "b.de", "--output", "x", "--ray", "local", "--gpu", "3"], "leave out --gpu"),
     (["--input", "a.de", "sub/a.de", "--output", "x/"], "would both be written to x/a.de"),
     (["--input", "http://x/a.de", "--output", "x"], "files cannot be read from"),
+    (["--input", "a.de", "--output", "gs://x/a.en"], "--output gs://x/a.en: .* pass a path or s3://bucket/key"),
+    (["--input", "a.de", "--output", "x", "--plot", "s3://x/a.png"], "--plot s3://x/a.png: .* pass a path"),
+    (["--output", "s3://x/a.en"], "pass --input and --output"),
     (["--input", "?.fr", "--output", "x"], "no file matches")])
 def test_impossible_options_are_refused_before_anything_is_translated(arguments: list[str], message: str) -> None:
     Path("sub").mkdir()
@@ -171,14 +175,58 @@ def test_a_line_that_is_not_json_is_named_and_the_other_ranges_are_kept() -> Non
     assert Path("ranges").read_bytes() == Path("one").read_bytes()
 
 
-def test_a_column_of_a_table_is_translated() -> None:
+def test_a_machine_that_begins_later_has_the_batches_of_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    command, plan = ["--input", "a.de", "--output", "ranges", "--workers", "1"], translate_ranges._plan
+
+    def interrupt(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    def plan_after_another_machine(*arguments: Any) -> Any:
+        monkeypatch.setattr(translate_ranges, "_plan", plan)
+        with monkeypatch.context() as other, pytest.raises(KeyboardInterrupt):
+            other.setattr(translate_ranges, "processors", lambda: 7)
+            other.setattr(translate_ranges, "_translate", interrupt)
+            run(*command)
+        return plan(*arguments)
+
+    monkeypatch.setattr(translate_ranges, "processors", lambda: 3)
+    monkeypatch.setattr(translate_ranges, "_plan", plan_after_another_machine)
+    run(*command)
+    run("--input", "a.de", "--output", "one")
+    assert Path("ranges").read_bytes() == Path("one").read_bytes()
+
+
+TABLE = "sqlite:///mono.db?table=mono&source=text"
+
+
+def make_table(lines: list[str]) -> Any:
+    """Write the lines into the column `text` of `TABLE`, with even keys, and return SQLAlchemy's engine."""
     sqlalchemy = pytest.importorskip("sqlalchemy", reason="needs towernmt[sql]")
-    with sqlalchemy.create_engine("sqlite:///mono.db").begin() as connection:
+    engine = sqlalchemy.create_engine("sqlite:///mono.db")
+    with engine.begin() as connection:
         connection.execute(sqlalchemy.text("CREATE TABLE mono (id INTEGER PRIMARY KEY, text VARCHAR NOT NULL)"))
         connection.execute(sqlalchemy.text("INSERT INTO mono VALUES (:id, :text)"),
-                           [{"id": 2 * number, "text": f"{number} x"} for number in range(LINES)])
+                           [{"id": 2 * number, "text": line} for number, line in enumerate(lines)])
+    return engine
+
+
+def test_a_column_of_a_table_is_translated() -> None:
+    make_table(Path("a.de").read_text().splitlines())
     run("--input", "a.de", "--output", "one")
-    run("--input", "sqlite:///mono.db?table=mono&source=text", "--output", "table")
+    run("--input", TABLE, "--output", "table")
+    assert Path("table").read_bytes() == Path("one").read_bytes()
+
+
+def test_a_corrected_row_of_a_table_is_translated_by_the_same_command() -> None:
+    lines = Path("b.de").read_text().splitlines()
+    engine = make_table([line if number != 1700 else "not JSON" for number, line in enumerate(lines)])
+    with pytest.raises(DataError, match=r"1 of 5 ranges could not be translated: .*this is not JSON"):
+        run("--json", "--input", TABLE, "--output", "table")
+    assert len(list(Path("table.ranges/ranges").glob("*/done.json"))) == 4
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE mono SET text = ? WHERE id = 3400", (lines[1700],))
+    run("--json", "--input", TABLE, "--output", "table")
+    run("--json", "--input", "b.de", "--output", "one")
     assert Path("table").read_bytes() == Path("one").read_bytes()
 
 

@@ -158,6 +158,13 @@ def test_dropped_pairs_are_counted_and_reported(stream, memory_source) -> None:
         assert reason in reports[-1]
 
 
+@pytest.mark.parametrize("window", [4, 5])
+def test_the_report_counts_the_rounds_also_if_a_window_ends_with_the_epoch(stream, window: int) -> None:
+    reports: list[str] = []
+    assert len(first_words(stream({"a": 8}, window=window, reports=reports).read())) == 8
+    assert "Pairs of the epoch: a: 8 in 1 round(s)." in reports[-1]
+
+
 def test_an_epoch_without_a_pair_is_an_error_and_no_endless_loop(stream) -> None:
     with pytest.raises(DataError, match="a complete epoch has no sentence pair"):
         next(stream({"a": 0}, epochs=None).read())

@@ -39,7 +39,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("s3://bucket/part-*?format=tsv", False), ("s3://bucket/x.{de,en}?endpoint_url=http://h", False),
     ("s3://bucket/part-?.tsv?region=eu", False), ("s3://bucket/part-?", False),
     ("s3://bucket/prepared/wmt14.de-en", True), ("s3://bucket/pairs?format=tsv", False), ("s3://bucket/*/x", False),
-    ("s3://bucket/x.gz", False),
+    ("s3://bucket/x.gz", False), ("S3://bucket/prepared", True), ("S3://bucket/x.tsv", False),
 ])
 def test_a_name_tells_prepared_data_from_sources(directory: Path, text: str, expected: bool) -> None:
     assert is_prepared(text) is expected

@@ -108,11 +108,11 @@ def test_pairs_are_dealt_as_one_by_one_however_the_text_is_divided(
 def test_counts_of_parts_add_up_to_those_of_one_pass(pairs: list[tuple[list[int], list[int]]], data: st.DataObject
                                                      ) -> None:
     chunks = [chunk(start + 1, pairs[start:stop], True) for start, stop in pairwise(edges(len(pairs), data))]
-    total, merged = Statistics(5, 1, True), Statistics(5, 1, True)
+    total, merged = Statistics(1, True), Statistics(1, True)
     for encoded in chunks:
         total.add(encoded)
     for start, stop in pairwise(edges(len(chunks), data)):
-        part = Statistics(5, 1, True)
+        part = Statistics(1, True)
         for encoded in chunks[start:stop]:
             part.add(encoded)
         merged.merge(part.state())

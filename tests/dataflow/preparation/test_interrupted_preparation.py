@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import random
 import signal
@@ -141,6 +142,22 @@ def test_earlier_work_stays_if_the_next_command_ends_before_it_resumes(settings:
     assert before <= set((Path(settings.output) / STAGE).rglob("*"))
     second = interrupting(monkeypatch, 100)
     prepare(settings)
+    assert second and not set(first) & set(second)
+
+
+def test_work_on_a_new_preparation_stays_if_the_command_of_the_old_one_is_repeated(
+        settings: PrepareSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare(settings)
+    changed, output = replace(settings, seed=2, overwrite=True), io.StringIO()
+    with monkeypatch.context() as patch:
+        first = interrupting(patch, 12)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(changed)
+    prepare(settings, output)
+    assert "was already prepared" in output.getvalue()
+    assert f"the work of an earlier command is kept in {Path(settings.output) / STAGE}" in output.getvalue()
+    second = interrupting(monkeypatch, 100)
+    prepare(changed)
     assert second and not set(first) & set(second)
 
 

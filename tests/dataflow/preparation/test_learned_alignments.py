@@ -12,8 +12,8 @@ import pytest
 from towernmt.core.errors import DataError
 from towernmt.dataflow.batches.batch_settings import BatchSettings
 from towernmt.dataflow.batches.batches import Batches
-from towernmt.dataflow.preparation import alignment_tasks
-from towernmt.dataflow.preparation.alignment_model import AlignmentModel, aligned_pairs
+from towernmt.dataflow.preparation import alignment_tasks, passes, preparation
+from towernmt.dataflow.preparation.alignment_model import AlignmentModel, aligned_pairs, count_cells
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.shards import reversed_block
@@ -80,6 +80,23 @@ def test_a_sample_is_learned_from_if_the_text_is_large(settings, monkeypatch):
     assert sum(1 for index in range(data.num_blocks) for _ in range(len(data.read_block(index)))) == 900
 
 
+def test_pairs_are_aligned_in_ranges_with_a_limited_number_of_pairs_of_tokens(settings, monkeypatch):
+    expected, cells = prepare(settings), []
+
+    def counting(forward, backward, block):
+        cells.append(count_cells(block.source_lengths, block.target_lengths))
+        return aligned_pairs(forward, backward, block)
+
+    monkeypatch.setattr(alignment_tasks, "aligned_pairs", counting)
+    monkeypatch.setattr(alignment_tasks, "_LARGEST_RANGE", 500)
+    data = prepare(replace(settings, output=settings.output + "-ranges"))
+    assert 300 < max(cells) < 500 + 8 * 8
+    links = [each.statistics["alignments"]["links"] for each in (data, expected)]
+    assert links[0] == pytest.approx(links[1], rel=0.01)    # sums of ranges are rounded differently
+    assert [data.read_block(index).source_ids.tolist() for index in range(3)] == [
+        expected.read_block(index).source_ids.tolist() for index in range(3)]
+
+
 def test_pairs_of_a_source_that_is_read_once_are_aligned_too(settings, tmp_path):
     lines = zip(*(Path(path).read_text().splitlines() for path in (settings.source, settings.target)), strict=True)
     (tmp_path / "pairs.tsv").write_text("".join("\t".join(pair) + "\n" for pair in lines))
@@ -95,6 +112,24 @@ def test_the_links_are_those_of_models_of_all_pairs(settings):
     backward = AlignmentModel.learn([reversed_block(block)], data.source_vocabulary.size)
     links, counts = aligned_pairs(forward, backward, block)
     assert np.array_equal(links, block.links) and np.array_equal(np.cumsum(counts), block.link_offsets[1:])
+
+
+def test_an_interruption_after_the_removal_of_empty_shards_loses_no_work(settings, monkeypatch):
+    for path in map(Path, (settings.source, settings.target)):
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[:12]))
+    settings = replace(settings, shard_pairs=1)
+    whole = prepare(replace(settings, output=settings.output + "-whole"))
+    assert whole.num_blocks < 12
+
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(passes, "_RESUMABLE_LINES", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, "statistics_table", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(settings)
+    assert prepare(settings).fingerprint == whole.fingerprint
 
 
 def test_a_text_of_which_no_pair_is_left_is_refused(settings):

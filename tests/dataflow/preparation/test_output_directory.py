@@ -146,6 +146,22 @@ def test_abandon_before_the_start_removes_nothing(settings: PrepareSettings) -> 
         assert (output.stage / "shard-00000.pairs.p0").exists()
 
 
+def test_a_signal_during_the_first_checks_leaves_the_work_of_an_earlier_command(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = tmp_path / "out" / STAGE / "work"
+    work.mkdir(parents=True)
+    output = OutputDirectory(tmp_path / "out", overwrite=False)
+
+    def end(directory: OutputDirectory) -> None:
+        output.abandon()
+        raise KeyboardInterrupt     # in place of the end of the process
+
+    monkeypatch.setattr(OutputDirectory, "_check", end)
+    with pytest.raises(KeyboardInterrupt):
+        output.__enter__()
+    assert work.exists()
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 @pytest.mark.parametrize("moment", range(0, 20, 2))
 def test_killed_at_any_moment_of_the_exchange_the_new_data_are_read(
@@ -273,6 +289,18 @@ def test_text_that_grows_while_it_is_read_is_refused(settings: PrepareSettings, 
     with pytest.raises(DataError, match=r"had \d+ lines at first, and \d+ when|has changed since it was checked"):
         prepare(replace(settings, overwrite=True))
     assert read_whole(settings.output) == (200, before)
+
+
+def test_text_whose_time_of_modification_alone_changes_is_accepted(settings: PrepareSettings,
+                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    make = VocabularyMaker.make
+
+    def touch(*arguments: Any) -> Any:
+        os.utime(settings.source, ns=(1, 1))
+        return make(*arguments)
+
+    monkeypatch.setattr(VocabularyMaker, "make", touch)
+    assert prepare(settings).pairs == 200
 
 
 def test_the_manifest_has_the_checksum_of_every_file(settings: PrepareSettings) -> None:

@@ -20,6 +20,8 @@ from towernmt.core.errors import DataError, SettingsError, UnfinishedError
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.prepared_data import PreparedData
+from towernmt.dataflow.preparation.vocabulary_learning import VocabularyMaker
+from towernmt.dataflow.preparation.vocabulary_plan import VocabularyPlan
 from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.text.text_lines import line_hash
 from towernmt.dataflow.text.validation_set import ValidationSet
@@ -180,6 +182,13 @@ def test_statistics_agree_with_a_count_by_hand(tmp_path: Path) -> None:
             f"{q:g}": np.quantile(lengths[:, side], q, method="inverted_cdf") for q in (0.5, 0.9, 0.99, 1.0)}
 
 
+def test_a_limit_that_no_sentence_reaches_needs_no_memory(tmp_path: Path) -> None:
+    limited = prepare(_write(tmp_path / "a", _corpus(50), max_length=200))
+    unlimited = prepare(_write(tmp_path / "b", _corpus(50), max_length=10**18))
+    assert unlimited.statistics == limited.statistics and unlimited.fingerprint == limited.fingerprint
+    assert unlimited.pair_lengths.to_text() == limited.pair_lengths.to_text()
+
+
 def test_validation_text_is_kept_raw(tmp_path: Path) -> None:
     settings = _write(tmp_path, _corpus(100), valid_source=str(tmp_path / "v.de"),
                       valid_target=str(tmp_path / "v.en"))
@@ -231,6 +240,11 @@ def test_existing_vocabularies_are_used_as_they_are(tmp_path: Path) -> None:
     shared = prepare(_write(tmp_path / "c", _corpus(50), vocab_size=None, shared_vocab=True,
                             source_vocab=files["source_vocab"]))
     assert shared.shared_vocabulary
+    by_target = prepare(_write(tmp_path / "d", _corpus(50), vocab_size=None, shared_vocab=True,
+                               target_vocab=files["target_vocab"]))
+    infos = by_target.manifest["vocabularies"]
+    assert infos["source"] == infos["target"] == {"kind": "sentencepiece", "size": first.target_vocabulary.size}
+    assert set(first.source_text.words) <= set(by_target.source_text.words)
 
 
 @pytest.mark.parametrize(("option", "value"), (("--vocab-size", 500), ("--split-digits", True),
@@ -254,6 +268,19 @@ def test_existing_codes_without_pieces_get_them_from_the_text(tmp_path: Path) ->
     second = prepare(_write(tmp_path / "a", _corpus(300), output=str(tmp_path / "b"), vocab_kind="bpe-codes",
                             source_vocab=str(codes)))
     assert dict(second.source_vocabulary.files()) == dict(first.source_vocabulary.files())
+
+
+def test_a_task_on_another_machine_needs_no_file_of_codes(tmp_path: Path) -> None:
+    corpus = _corpus(300)
+    first = prepare(_write(tmp_path, corpus, vocab_kind="bpe-codes"))
+    codes, samples = tmp_path / "mine.codes", tmp_path / "samples"
+    codes.write_bytes(first.source_vocabulary.files()[".codes"])
+    samples.write_text(json.dumps({"source": [source for source, _ in corpus]}))
+    maker = VocabularyMaker(_write(tmp_path, corpus, source_vocab=str(codes)), VocabularyPlan(100, shared=False))
+    task = maker.learning(300, [samples], tmp_path)["source"]
+    codes.unlink()
+    task.run()
+    assert dict(task.vocabulary().files()) == dict(first.source_vocabulary.files())
 
 
 def test_a_vocabulary_larger_than_the_text_allows_is_reported(tmp_path: Path) -> None:
@@ -413,6 +440,11 @@ def test_a_target_that_is_the_source_is_reported(tmp_path: Path) -> None:
     ({"byte_fallback": True, "vocab_kind": "word"}, "--byte-fallback with --vocab-kind word: only Sentence"),
     ({"character_coverage": 0.99, "vocab_kind": "bpe-codes"}, "--character-coverage with --vocab-kind bpe-codes"),
     ({"vocab_symbols": "<a>", "vocab_kind": "word"}, "--vocab-symbols with --vocab-kind word"),
+    ({"alignments": ""}, "--alignments is empty: pass a value, or leave out --alignments"),
+    ({"source_vocab": ""}, "--source-vocab is empty"),
+    ({"source_script": ""}, "--source-script is empty"),
+    ({"valid_source": [""], "valid_target": ["a"]}, "--valid-source is empty"),
+    ({"source_factor_files": ["a", ""]}, "--source-factor-files is empty"),
     ({"vocab_symbols": "<a>,b c"}, "--vocab-symbols b c: a token cannot contain white space"),
     ({"vocab_symbols": "<a>,<s>"}, "--vocab-symbols <s>: this token is reserved"),
 ))
@@ -438,6 +470,26 @@ def test_files_that_are_missing_are_refused_before_any_work(tmp_path: Path) -> N
         with pytest.raises(DataError, match=rf"{name}: cannot read the vocabulary \({reason}"):
             prepare(replace(settings, source_vocab=str(tmp_path / name)))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("name", "content", "message"), (
+    ("spm.vocab", b"a\t-1\n", r"spm\.vocab: no vocabulary found\. Name a file with the suffix \.model"),
+    ("damaged.model", b"damaged", r"damaged\.model: not a SentencePiece model, or damaged"),
+    ("three.codes", b"#version: 0.2\na b c\n", r"three\.codes: not a file of subword-nmt codes")))
+def test_a_file_that_is_no_vocabulary_is_refused_before_the_text_is_read(name: str, content: bytes, message: str,
+                                                                         tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    settings = _write(tmp_path, [], source=str(tmp_path / "missing"), source_vocab=str(tmp_path / name))
+    with pytest.raises(DataError, match=message):
+        prepare(settings)
+
+
+def test_a_missing_package_is_reported_before_the_text_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+                                                               ) -> None:
+    for module in ("subword_nmt", "subword_nmt.apply_bpe", "subword_nmt.learn_bpe"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(DataError, match=r"pip install 'towernmt\[bpe\]'"):
+        prepare(_write(tmp_path, [], source=str(tmp_path / "missing"), vocab_kind="bpe-codes"))
 
 
 def test_vocabularies_can_be_taken_along_with_a_run(tmp_path: Path) -> None:

@@ -136,6 +136,15 @@ def test_workers_change_nothing(text: dict[str, str], tmp_path: Path, monkeypatc
         assert path.read_bytes() == (tmp_path / "other" / path.name).read_bytes()
 
 
+def test_another_number_of_factors_than_in_the_vocabulary_is_refused_before_the_text_is_read(
+        text: dict[str, str], tmp_path: Path) -> None:
+    prepare(settings(text))
+    vocabulary = str(tmp_path / "out/vocabulary/source.model")
+    with pytest.raises(DataError, match="2 source factors have their word lists next to it, but the text has 1"):
+        prepare(settings(text, source=str(tmp_path / "missing"), source_factors=1, source_vocab=vocabulary,
+                         output=str(tmp_path / "other")))
+
+
 @pytest.mark.parametrize("without", ({}, {"source_factors": 2}, {"alignments": True}))
 def test_annotations_that_are_not_requested_are_not_stored(without: dict[str, Any], text: dict[str, str]) -> None:
     changes = {"source": text["source" if "source_factors" in without else "plain"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ import pytest
 
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.batches.training_data import StreamedCorpus
+from towernmt.dataflow.preparation import input_texts
+from towernmt.dataflow.preparation.input_texts import text_files
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.prepared_data import PreparedData
@@ -52,6 +55,20 @@ def test_a_source_is_prepared_as_two_text_files_are(directory: Path, uri: str) -
     for block, expected_block in zip(blocks(data), blocks(expected), strict=True):
         assert np.array_equal(block, expected_block)
     assert not list(directory.glob("**/corpus.source"))
+
+
+def test_a_text_that_is_too_long_for_a_line_is_named_by_its_source(directory: Path, monkeypatch: pytest.MonkeyPatch
+                                                                  ) -> None:
+    monkeypatch.setattr(input_texts, "LONGEST_LINE", 11)
+    with pytest.raises(DataError, match=r"train\.tsv\.gz, pair 11: the line is longer than"):
+        prepared(source="train.tsv.gz")
+
+
+def test_workers_of_a_cluster_get_absolute_paths(directory: Path) -> None:
+    settings = PrepareSettings("train.de", "train.en", "out", alignments="links", source_factor_files=["tags"])
+    names = {"source": "train.de", "target": "train.en", "source_factor_1": "tags", "alignments": "links"}
+    assert text_files(settings) == names
+    assert text_files(replace(settings, ray="")) == {key: str(Path.cwd() / name) for key, name in names.items()}
 
 
 def test_a_mixture_brings_its_tags_limits_and_validation_text(directory: Path) -> None:
@@ -123,6 +140,13 @@ def test_a_tag_that_an_existing_vocabulary_does_not_know_is_refused(directory: P
     with pytest.raises(SettingsError, match=r"^corpora\.yaml: the tag <b> is not in the source vocabulary"):
         prepare(PrepareSettings("corpora.yaml", output="out", overwrite=True, source_vocab=(
             "plain/vocabulary/source.words"), target_vocab="plain/vocabulary/target.words"))
+
+
+def test_a_tag_of_validation_text_without_its_factor_is_refused_before_the_text_is_read(directory: Path) -> None:
+    Path("corpora.yaml").write_text("sources: ['missing.{de,en}']\nsource_factors: 1\n"
+                                    "validation: {source: train.de, target: train.en, tag: <2en>}\n")
+    with pytest.raises(SettingsError, match=r"^corpora\.yaml: the tag '<2en>' does not have the form word\|factor1"):
+        prepared(source="corpora.yaml")
 
 
 def test_a_mixture_brings_its_filters_unless_the_settings_have_others(directory: Path) -> None:

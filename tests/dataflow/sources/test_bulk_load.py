@@ -15,8 +15,10 @@ import pytest
 
 from towernmt.cli.main import main
 from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.sources import database_load
 from towernmt.dataflow.sources.database_load import load_table
 from towernmt.dataflow.sources.database_table import open_database
+from towernmt.dataflow.sources.database_uri import DatabaseURI
 from towernmt.dataflow.sources.source import Cursor, Pair, Source
 
 PAIRS = [Pair(f"{n} ä😀 %s :x ?", f"'{n}' \\ \"x\"") for n in range(1000)]
@@ -104,6 +106,20 @@ def test_two_processes_that_load_the_same_table_are_distinguished(uri_and_path: 
     with pytest.raises(DataError, match="another process loads"):
         load_table(Overtaken(PAIRS), uri_and_path[0], 20)
     assert [row[1:] for row in rows(uri_and_path[1])] == PAIRS
+
+
+def test_two_loads_of_a_new_table_that_start_at_once_both_succeed(
+        uri_and_path: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    new_table, other = database_load._new_table, [ListSource(PAIRS[:5], name="other")]
+
+    def overtaken(uri: DatabaseURI) -> Any:
+        if other:       # the other process creates the tables between the check and the creation
+            load_table(other.pop(), uri_and_path[0])
+        return new_table(uri)
+
+    monkeypatch.setattr(database_load, "_new_table", overtaken)
+    assert load_table(ListSource(PAIRS[5:9]), uri_and_path[0])[:2] == (4, 4)
+    assert [row[1:] for row in rows(uri_and_path[1])] == PAIRS[:9]
 
 
 def test_pairs_that_the_database_refuses_are_named_by_their_range(uri_and_path: tuple[str, Path]) -> None:

@@ -153,7 +153,17 @@ def test_the_header_names_the_encoding(tmp_path: Path) -> None:
     assert read(f"{tmp_path}/x.po") == [("dog", "pies ąę")]
 
 
+def test_escaped_bytes_are_text_in_the_encoding_of_the_header(tmp_path: Path) -> None:
+    entry = r'msgid "a\x41\\303\8"' "\n" r'msgstr "fr\303\274h \xe2\x82\254\t\1011"' "\n"     # of msgcat --escape
+    (tmp_path / "x.po").write_text(HEADER % "1; plural=0" + entry)
+    assert read(f"{tmp_path}/x.po") == [(r"aA\303\8", "früh €\tA1")]
+    header = (HEADER % "1; plural=0").replace("UTF-8", "ISO-8859-1")
+    (tmp_path / "x.po").write_text(header + 'msgid "a"\nmsgstr "fr\\374h"\n')
+    assert read(f"{tmp_path}/x.po") == [("a", "früh")]
+
+
 @pytest.mark.parametrize(("content", "message"), (
+    (b'msgid "a"\nmsgstr "\\374"\n', r"x\.po line 2: byte 1 of a message \(0xfc\) is not UTF-8, the encoding in"),
     (b'msgid "a"\nmsgstr "b\n', r"x\.po line 2: not a valid line of a \.po file"),
     (b'msgid "a"\nmsgstr "b\\"\n', r"x\.po line 2: not a valid line of a \.po file"),
     (b'"a"\n', "line 1: not a valid line"),

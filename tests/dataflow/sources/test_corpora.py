@@ -70,6 +70,7 @@ def test_vocabulary_validation_and_limits(read) -> None:
     assert corpora.validation == [ValidationFiles("", "v.de", ["v.en"])]
     assert corpora.pair_filter == PairFilter(50, 3.0)
     assert read("sources: [a.tsv]\nvocabulary: some/where").vocabulary == "some/where"
+    assert read("sources: [a.tsv]\nvalidation: {name: , source: v.de, target: v.en}").validation[0].name == ""
 
 
 def test_several_validation_sets_have_names_and_any_number_of_references(read) -> None:

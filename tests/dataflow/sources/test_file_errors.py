@@ -21,6 +21,7 @@ from towernmt.core.errors import DataError
 from towernmt.dataflow.sources import line_files
 from towernmt.dataflow.sources.column_files import Parquet
 from towernmt.dataflow.sources.line_files import TabSeparated
+from towernmt.dataflow.sources.mixture import Ingredient, Mixture
 from towernmt.dataflow.sources.open_source import open_source
 from towernmt.dataflow.sources.source import Pair, Source
 from towernmt.dataflow.storage import stored_files
@@ -56,6 +57,20 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
         open_source(f"{tmp_path}/y-*.tsv").begin()
     with pytest.raises(DataError, match="this is a folder"):
         open_source(f"{tmp_path}?format=tsv").begin()
+
+
+def test_a_lack_of_memory_is_not_reported_as_a_damaged_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = pyarrow.table({"source": ["a"], "target": ["b"]})
+    pyarrow.parquet.write_table(table, tmp_path / "x.parquet")
+    source = open_source(f"{tmp_path}/x.parquet")
+
+    def fail(*_: object) -> None:
+        raise pyarrow.ArrowMemoryError("malloc of size 1 failed")
+
+    monkeypatch.setattr(Parquet, "_check_columns", fail)
+    for mixed in (source, Mixture([Ingredient(source)])):
+        with pytest.raises(MemoryError):
+            next(mixed.read(mixed.begin()))
 
 
 def test_a_side_without_its_other_is_named(tmp_path: Path) -> None:

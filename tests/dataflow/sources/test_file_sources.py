@@ -100,6 +100,14 @@ def test_reading_resumes_at_every_cursor_with_exactly_the_rest(
         assert list(open_source(uri).read(saved(cursor))) == everything[k:]
 
 
+def test_a_zstd_file_with_a_large_window_is_read(tmp_path: Path) -> None:
+    text, log_of_window = b"a\tb\n", 28     # as `zstd --long=28` writes it
+    header = b"\x28\xb5\x2f\xfd\x00" + bytes([(log_of_window - 10) << 3])
+    last_raw_block = (len(text) << 3 | 1).to_bytes(3, "little")
+    (tmp_path / "x.tsv.zst").write_bytes(header + last_raw_block + text)
+    assert read(open_source(f"{tmp_path}/x.tsv.zst")) == [("a", "b")]
+
+
 @pytest.mark.parametrize("size", (1 << 12, 1 << 18))
 def test_cursors_do_not_depend_on_the_size_of_what_is_read_at_once(
         size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,6 +82,12 @@ def test_the_end_of_one_source_may_end_the_epoch(mixture) -> None:
     assert "the epoch ends" in mixed.reports[0]
 
 
+def test_an_empty_source_does_not_end_the_epoch(mixture) -> None:
+    mixed = mixture({"a": 9, "b": 0}, ends=["drop", "end"])
+    assert sorted(words(mixed)) == [f"a{i}" for i in range(9)]
+    assert "b contains no pair and is dropped for the rest of the epoch" in mixed.reports[0]
+
+
 def test_epochs_and_seeds_have_orders_of_their_own(mixture) -> None:
     sizes = {"a": 50, "b": 50}
     assert words(mixture(sizes), 0) == words(mixture(sizes), 0)
@@ -170,6 +176,23 @@ def test_an_error_names_its_source(memory_source) -> None:
     mixed = Mixture([Ingredient(broken)])
     with pytest.raises(DataError, match=r"crawl: cannot be read \(ValueError: bad row\)"):
         mixed.reader(mixed.begin()).take(10)
+
+
+@pytest.mark.parametrize("method", ["begin", "count"])
+def test_an_error_before_the_first_pair_names_its_source(memory_source, monkeypatch, method: str) -> None:
+    ended, other = memory_source("ended", 2), memory_source("other", 500)
+    mixed = Mixture([Ingredient(ended), Ingredient(other)], "temperature", 5.0, report=lambda _: None)
+    reader = mixed.reader(mixed.begin())
+
+    def fail() -> None:
+        raise OSError("the cable is out")
+
+    monkeypatch.setattr(ended, method, fail)
+    with pytest.raises(DataError, match=r"ended: cannot be read \(OSError: the cable is out\)"):
+        mixed.begin()
+    if method == "begin":       # the source restarts
+        with pytest.raises(DataError, match=r"ended: cannot be read \(OSError: the cable is out\)"):
+            reader.take(500)
 
 
 def test_the_cursor_of_other_sources_is_refused(mixture) -> None:

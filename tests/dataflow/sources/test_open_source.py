@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from towernmt.core.errors import SettingsError
-from towernmt.dataflow.sources.open_source import open_source, split_uri
+from towernmt.dataflow.sources.open_source import open_source, open_storage, split_uri
 from towernmt.dataflow.storage import s3_storage as s3
 
 
@@ -15,6 +15,7 @@ from towernmt.dataflow.storage import s3_storage as s3
     ("x.tsv?colums=0,1", r"x\.tsv: this source has no option 'colums'\. Did you mean 'columns'\?"),
     ("x.tsv?zzz=0", r"no option 'zzz'\. The options are: columns, format, header, missing\."),
     ("x.{de,en}?columns=0,1", r"no option 'columns'\. The options are: format\."),
+    ("part-?.tsv?colums=0,1", r"^part-\?\.tsv: this source has no option 'colums'"),
     ("x.tsv?columns=0", r"x\.tsv: columns=0: expected the numbers of two columns"),
     ("x.tsv?columns=0,a", "columns=0,a: expected the numbers of two columns"),
     ("x.tsv?columns=0,1,2", "expected the numbers of two columns"),
@@ -74,6 +75,14 @@ def test_options_of_a_bucket_go_to_the_storage_and_those_of_the_format_to_the_fo
     assert open_source("s3://bucket/part-?.tsv?retries=99").name == open_source("s3://bucket/part-?.tsv").name
 
 
+def test_the_scheme_of_s3_may_be_in_upper_case() -> None:
+    source = open_source("S3://bucket/x-*.{de,en}?region=eu")
+    assert source.name == "s3://bucket/x-*.{de,en}?region=eu"
+    # Wildcards are compared with the names of listed objects.
+    assert source.sides == ("s3://bucket/x-*.de", "s3://bucket/x-*.en")      # type: ignore[attr-defined]
+    assert open_storage("S3://bucket/x")[1] == "s3://bucket/x"
+
+
 def test_files_are_named_by_paths_home_folders_and_file_uris(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "x-1.tsv").write_text("a\tb\n")
     (tmp_path / "x[1].dat").write_text("c\td\n")
@@ -82,6 +91,10 @@ def test_files_are_named_by_paths_home_folders_and_file_uris(tmp_path: Path, mon
         source = open_source(uri)
         assert [pair for _, pair in source.read(source.begin())] == [("a", "b")]
         assert source.name == uri
+    (tmp_path / "für %.tsv").write_text("a\tb\n")
+    for uri in (f"file://localhost{tmp_path}/f%C3%BCr%20%25.tsv", f"{tmp_path}/für %.tsv"):
+        source = open_source(uri)
+        assert [pair for _, pair in source.read(source.begin())] == [("a", "b")]
     source = open_source(f"{tmp_path}/x[1].dat?format=tsv")
     assert [pair for _, pair in source.read(source.begin())] == [("c", "d")]
 

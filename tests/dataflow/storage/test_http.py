@@ -207,9 +207,19 @@ def test_patterns_are_refused_since_servers_have_no_lists(web: Any, path: str) -
     assert not web.requests
 
 
+def test_the_brackets_of_an_ipv6_address_are_not_a_pattern(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(DataError, match=r"^http://\[::1\]:9/x\.tsv: not reachable for 0 s"):
+        read("http://[::1]:9/x.tsv?patience=0")
+    with pytest.raises(DataError, match="not a valid URL"):
+        read("http://[::1/x.tsv")
+
+
 @pytest.mark.parametrize(("uri", "words"), [
     ("https://h/x?format=xls", "format=xls: expected one of"),
     ("https://h/x.csv?colums=0,1", "option 'colums' does not exist. Did you mean 'columns'.*write %63olums"),
+    ("https://h/x.csv?columns=0,1&id=1&id=2&columns=2,3", "x.csv: option 'columns' occurs twice. Remove one of them"),
     ("https://h/x.tsv?patience=long", "patience=long: expected a number of seconds"),
     ("https://h/download?id=5", "the format is not clear from the name")])
 def test_options_that_cannot_be_are_refused(uri: str, words: str) -> None:

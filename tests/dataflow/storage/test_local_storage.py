@@ -35,6 +35,18 @@ def test_files_are_listed_by_name_with_size_and_version(tmp_path: Path) -> None:
         storage.open(file)
 
 
+def test_a_folder_that_is_linked_into_itself_is_listed_once(tmp_path: Path) -> None:
+    for name in ("a/x.de", "a/x.en", "x.de", "x.en"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"{name}\n")
+    (tmp_path / "0").symlink_to(".")
+    (tmp_path / "a" / "y.de").symlink_to("x.de")        # links to files are separate files
+    names = [file.name for file in LocalStorage().list(f"{tmp_path}/**/?.de")]
+    assert names == [f"{tmp_path}/{name}" for name in ("a/x.de", "a/y.de", "x.de")]
+    source = open_source(f"{tmp_path}/**/x.{{de,en}}")
+    assert [pair for _, pair in source.read(source.begin())] == [("a/x.de", "a/x.en"), ("x.de", "x.en")]
+
+
 def test_reading_begins_at_any_byte(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(bytes(range(100)))
     storage = LocalStorage()

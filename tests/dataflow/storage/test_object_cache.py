@@ -21,8 +21,9 @@ import pytest
 
 from tests.waiting import PATIENCE
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.dataflow.storage import object_cache
+from towernmt.dataflow.storage import object_cache, s3_client
 from towernmt.dataflow.storage.object_cache import ObjectCache, default_cache
+from towernmt.dataflow.storage.s3_client import S3Options
 
 SIZE = 10_000
 
@@ -264,6 +265,17 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         get(ObjectCache(tmp_path / "file" / "cache", SIZE), "a")
 
 
+def test_a_complete_copy_on_a_read_only_disk_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = ObjectCache(tmp_path, SIZE)
+    get(cache, "a")
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "utime", refuse)
+    assert get(cache, "a") == content("a")
+
+
 def test_the_environment_sets_place_and_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("TOWERNMT_CACHE", "TOWERNMT_CACHE_GB"):
         monkeypatch.delenv(name, raising=False)
@@ -311,6 +323,13 @@ def test_nothing_of_it_is_needed_where_there_are_no_such_locks(tmp_path: Path, m
     monkeypatch.setitem(sys.modules, "fcntl", None)
     with pytest.raises(SettingsError, match="which needs file locks"):
         ObjectCache(tmp_path, 100).open("name", "1", 1, lambda file: None)
+
+
+def test_a_fetch_is_waited_for_as_long_as_its_requests_are_retried() -> None:
+    options = S3Options()
+    delays = sum(min(s3_client.LONGEST_DELAY, s3_client.FIRST_DELAY * 2 ** n) for n in range(options.retries))
+    attempts = options.retries + 1
+    assert object_cache.PATIENCE_SECONDS > 2 * (attempts * options.timeout + delays)      # HEAD, then GET
 
 
 def test_a_process_that_does_not_go_on_is_not_waited_for_for_ever(tmp_path: Path,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import random
 from typing import Any
 
 import numpy as np
@@ -120,15 +121,26 @@ def test_progress_begins_the_count_of_failures_anew(fault_proxy: Any, stored: An
 def test_waits_grow_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     monkeypatch.setattr(s3_client.time, "sleep", waits.append)
-    monkeypatch.setattr(s3_client.random, "uniform", lambda low, high: high)
-    options = s3_client.S3Options(retries=9)
+    monkeypatch.setattr(s3_client._jitter, "uniform", lambda low, high: high)
 
     def fail() -> None:
         raise ConnectionResetError("cut")
 
-    with pytest.raises(DataError, match="in 10 consecutive attempts"):
-        s3_client.retrying(options, "s3://b/k", fail)
-    assert waits == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 20, 20])
+    # 2.0 ** 1024 is too large for a float.
+    with pytest.raises(DataError, match="in 1101 consecutive attempts"):
+        s3_client.retrying(s3_client.S3Options(retries=1100), "s3://b/k", fail)
+    assert waits == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, *[20] * 1093])
+
+
+def test_retries_do_not_change_the_state_of_seeded_generators(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3_client.time, "sleep", lambda seconds: None)
+    random.seed(5)
+    expected = random.random()
+    random.seed(5)
+    with pytest.raises(DataError, match="in 3 consecutive attempts"):
+        s3_client.give_up_or_wait(s3_client.S3Options(retries=2), "s3://b/k", ConnectionResetError("cut"), 1)
+        s3_client.give_up_or_wait(s3_client.S3Options(retries=2), "s3://b/k", ConnectionResetError("cut"), 3)
+    assert random.random() == expected
 
 
 def test_an_object_that_changes_in_mid_read_is_an_error_that_says_so(s3: Any, stored: Any) -> None:
@@ -174,6 +186,23 @@ def test_an_upload_whose_last_answer_is_lost_counts_only_if_the_object_is_there(
     with pytest.raises(DataError, match="x/new: "):     # where the object of the first upload is
         upload_stream(folder.options, folder.path("new"), io.BytesIO(data[::-1]))
     assert folder.read("new") == data
+
+
+def test_a_failed_upload_reports_all_attempts(s3: Any) -> None:
+    options = s3_client.S3Options("http://127.0.0.1:9", retries=1)
+    with pytest.raises(DataError, match="s3://bucket/x: not reachable in 2 consecutive attempts"):
+        upload_stream(options, "s3://bucket/x", io.BytesIO(b"text"))
+
+
+def test_a_wrong_clock_is_not_reported_as_wrong_credentials() -> None:
+    from botocore.exceptions import ClientError
+
+    def fail() -> None:
+        raise ClientError({"Error": {"Code": "RequestTimeTooSkewed", "Message": "too large"},
+                           "ResponseMetadata": {"HTTPStatusCode": 403}}, "GetObject")     # type: ignore[typeddict-item]
+
+    with pytest.raises(DataError, match="^s3://b/k: the clock of this machine differs too much from the clock of S3"):
+        s3_client.retrying(s3_client.S3Options(), "s3://b/k", fail)
 
 
 def test_errors_that_are_not_of_s3_are_not_dressed_up(s3: Any) -> None:

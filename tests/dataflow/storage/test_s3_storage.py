@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.waiting import PATIENCE
-from towernmt.core.errors import DataError
+from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.storage import s3_client
 from towernmt.dataflow.storage.s3_client import ObjectMissing
 from towernmt.dataflow.storage.s3_storage import S3Storage, glob_pattern
@@ -119,6 +119,11 @@ def test_globs_without_folders_match_as_fnmatch_does(pattern: str, key: str) -> 
     ("a/*/c", "a/b/c", True), ("a/*/c", "a/b/b/c", False), ("a.c", "abc", False)])
 def test_globs_know_sets_and_folders(pattern: str, key: str, matches: bool) -> None:
     assert bool(glob_pattern(pattern).fullmatch(key)) == matches
+
+
+def test_a_reversed_range_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"^part-\[9-0\]\.tsv: not a valid pattern \(bad character range 9-0\)"):
+        glob_pattern("part-[9-0].tsv")
 
 
 def test_a_missing_object_or_bucket_is_named(s3: Any, bucket: str) -> None:

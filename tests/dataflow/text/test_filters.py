@@ -228,6 +228,12 @@ def test_near_pairs_share_a_band_and_different_ones_none() -> None:
     assert shared[1] >= 1 and keys[0, 0] != keys[1, 0] and shared[2] == 0
 
 
+def test_words_that_differ_in_their_vowel_signs_are_different_words() -> None:
+    pytest.importorskip("datasketch")
+    keys = duplicate_keys([("वह जाता है", "to go"), ("वह जाती है", "to go")], "near")
+    assert not (keys[0] == keys[1])[1:].all()
+
+
 def test_a_stream_drops_what_the_yaml_file_says_and_counts_it(tmp_path: Path) -> None:
     pairs = [(sentence(5), sentence(5)) for _ in range(30)] + [("gleich", "gleich"), ("um 7", "at 8"), ("где", "abc")]
     (tmp_path / "pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))

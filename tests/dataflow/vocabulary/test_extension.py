@@ -99,5 +99,6 @@ def test_what_cannot_be_extended_is_refused() -> None:
     old = learn_sentence_piece(OLD, "unigram", 60)
     with pytest.raises(SettingsError, match="--vocab-size 4 must be at least 5"):
         extended(old, NEW, 4)
-    with pytest.raises(DataError, match="every line is blank"):
-        extended(old, ["", " "], 100)
+    for vocabulary in (old, WordVocabulary([*SPECIAL_PIECES, "haus"])):
+        with pytest.raises(DataError, match="every line is blank"):
+            extended(vocabulary, ["", " "], 100)

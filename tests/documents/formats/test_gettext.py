@@ -147,6 +147,16 @@ def test_only_a_form_for_the_number_one_alone_takes_the_singular(
     assert ["S" if form == msgid else "M" for form in found.values()] == list(expected)
 
 
+@pytest.mark.parametrize(("forms", "expected"), [(1, "M"), (2, "SM"), (3, "SMM")])
+def test_without_plural_forms_in_the_header_an_entry_keeps_its_number_of_forms(forms: int, expected: str) -> None:
+    text = re.sub('"Plural-Forms: [^"]*"\n', "", HEADER) + 'msgid "a"\nmsgid_plural "b"\n' + "".join(
+        f'msgstr[{number}] ""\n' for number in range(forms))
+    assert "Plural-Forms" not in text
+    document = open_po(text.encode())
+    found = polib.pofile(document.written(document.segments).decode()).find("a").msgstr_plural
+    assert ["S" if form == "a" else "M" for form in found.values()] == list(expected)
+
+
 def entry_of(msgid: str, flags: str, change: Callable[[list[Segment]], list[Segment]]) -> Any:
     """Return an entry with its translation, read by polib."""
     catalogue = polib.POFile()
@@ -181,7 +191,13 @@ def in_reverse(segments: list[Segment]) -> list[Segment]:
     ("python-brace-format", "{} of {:>5} is {{x}}", "{{x}} is {1:>5} of {0}"),
     ("python-brace-format", "{a} of {b.c[0]}", "{b.c[0]} of {a}"), ("java-format", "{0} of {1}", "{1} of {0}"),
     ("qt-format", "%1 of %2", "%2 of %1"), ("sh-format", "$a of ${b}", "${b} of $a"), ("lua-format", "%s of %d", ""),
-    ("no-c-format", "of %s and %d", "%d and %s of"), ("", "of %s and %d", "%d and %s of")])
+    ("no-c-format", "of %s and %d", "%d and %s of"), ("", "of %s and %d", "%d and %s of"),
+    ("php-format", "the %s saw <a href=\"%s\">it</a>", "<a href=\"%2$s\">it</a> saw %1$s the"),
+    ("python-brace-format", "the {} saw <a href='{}'>it</a>", "<a href='{1}'>it</a> saw {0} the"),
+    ("python-format", "the %s saw <a href=\"%s\">it</a>", ""),
+    ("python-format", "the %(a)s saw <a href=\"%(b)s\">it</a>", "<a href=\"%(b)s\">it</a> saw %(a)s the"),
+    ("c-format", "see <a href=\"%s\">%d files</a>", "<a href=\"%s\">files %d</a> see"),
+    ("c-format", "<p class=\"5%%\">%s of %d</p>", "<p class=\"5%%\">%2$d of %1$s</p>")])
 def test_placeholders_in_another_order_get_numbers_or_the_translation_stays_empty(
         flag: str, msgid: str, expected: str) -> None:
     entry = entry_of(msgid, flag, in_reverse)
@@ -195,11 +211,18 @@ def test_placeholders_in_another_order_get_numbers_or_the_translation_stays_empt
     ("python-format", "Open %(x)s", "Auf %(y)s", ""), ("no-c-format", "Open %s", "Auf", "Auf"),
     ("java-format", "the user''s {0}", "l'ami {0}", "l''ami {0}"), ("java-format", "open {0}", "ouvre {0} {", ""),
     ("java-format", "Can't open '{0}'", "Impossible d'ouvrir '{0}'", "Impossible d'ouvrir '{0}'"),
-    ("c-format", "a is 50% (b)", "a ist 50% (b)", "a ist 50% (b)")])
+    ("c-format", "a is 50% (b)", "a ist 50% (b)", "a ist 50% (b)"),
+    ("c-format", "Open <a href=\"%s\">this</a>", "Auf", "")])
 def test_a_translation_with_other_placeholders_stays_empty_and_stray_signs_are_escaped(
         flag: str, msgid: str, translation: str, expected: str) -> None:
     entry = entry_of(msgid, flag, lambda segments: [(translation,)])
     assert entry.msgstr == expected and entry.fuzzy
+
+
+@pytest.mark.parametrize("msgid", ["a is 50% (b) or 50%<b>c</b>", "<a href=\"%s\"><b>%d</b></a> of %s<br>",
+                                   "<img width='50%' src='%s'> %d"])
+def test_a_tag_is_no_end_of_a_placeholder(msgid: str) -> None:
+    assert entry_of(msgid, "c-format", list).msgstr == msgid
 
 
 @pytest.mark.parametrize(("msgid", "expected"), [
@@ -247,7 +270,8 @@ def test_hostile_placeholders_take_little_time(text: str) -> None:
 @pytest.mark.processes
 @pytest.mark.skipif(shutil.which("msgfmt") is None, reason="needs msgfmt of gettext")
 def test_msgfmt_accepts_what_a_careless_translator_makes(tmp_path: Path) -> None:
-    texts = ["%d of %s\n", "\n%s: %dx%d\n", "%<PRIu64> of %-5.2f%%", "%s%s", "a %*d b %s", "% 5d is it", "x%sy%lu"]
+    texts = ["%d of %s\n", "\n%s: %dx%d\n", "%<PRIu64> of %-5.2f%%", "%s%s", "a %*d b %s", "% 5d is it", "x%sy%lu",
+             'the %d saw <a href="%s">it</a>']
     entries = "".join(f'#, c-format\nmsgid {json.dumps(text)}\nmsgstr ""\n\n' for text in texts)
     entries += '#, java-format\nmsgid "the user\'\'s {0} and \'{\'x\'}\'"\nmsgstr ""\n\n'
     plurals = '#, c-format\nmsgid "one"\nmsgid_plural "%d of %s"\nmsgstr[0] ""\nmsgstr[1] ""\n'
@@ -307,6 +331,16 @@ msgstr ""
         "done": ("fertig", set(before["done"].flags)),
         "%d files of %s": ("%d FILES OF %s", {"c-format", "fuzzy"}),
         "%(n)s more": ("%(n)s MORE", {"python-format", "no-wrap", "fuzzy"})}
+
+
+@pytest.mark.parametrize(("flags", "expected"), [
+    ("#= c-format", "#, fuzzy\n#= c-format"), ("#, no-wrap\n#= c-format", "#, fuzzy, no-wrap\n#= c-format"),
+    ("#= c-format\n#, fuzzy", "#= c-format\n#, fuzzy"),
+    ("#= no-wrap\n#| msgid \"x\"", "#, fuzzy\n#= no-wrap\n#| msgid \"x\"")])
+def test_flags_may_be_on_lines_with_an_equals_sign(flags: str, expected: str) -> None:
+    msgid = '\nmsgid "open %s now"\n'
+    translation = "OPEN %s NOW" if "c-format" in flags else "OPEN %S NOW"
+    assert translated(f'{HEADER}{flags}{msgid}msgstr ""\n') == f'{HEADER}{expected}{msgid}msgstr "{translation}"\n'
 
 
 @pytest.mark.parametrize(("content", "sentence"), [

@@ -85,6 +85,15 @@ def test_a_translation_stands_where_its_source_was() -> None:
     assert written.partition("| 12 |")[2].partition("SIEHE")[0] == TEXT.partition("| 12 |")[2].partition("Siehe")[0]
 
 
+@pytest.mark.parametrize("front", ["---\ntitle: Ein Titel\n---\n", "---\r\ntitle: Ein Titel\r\n...\r\n",
+                                   "---\n---\n", "---\n...\n", "+++\n+++\n",
+                                   "+++\ntitle = 'Ein ... Titel'\n...\n+++ \n"])
+def test_front_matter_is_kept(front: str) -> None:
+    document = open_markdown(f"{front}Text\n\n---\n".encode())
+    assert document.segments == [("Text",)]
+    assert document.written([("Translation",)]).decode() == f"{front}Translation\n\n---\n"
+
+
 @pytest.mark.parametrize(("translation", "expected"), [
     ("1. Mai", "1\\. Mai"), ("# eins", "\\# eins"), ("- eins", "\\- eins"), ("*wie* es ist", "\\*wie\\* es ist"),
     ("a_b und c * d", "a_b und c * d"), ("[h]", "\\[h\\]"), ("<b>fett</b>", "\\<b\\>fett\\</b\\>"),
@@ -127,6 +136,15 @@ def test_pages_of_the_manual_translated_by_themselves_are_the_same_bytes(page: P
 def test_what_parsers_take_very_long_for_is_refused(content: bytes) -> None:
     with pytest.raises(DataError, match="more than 10000 characters"):
         open_markdown(content)
+
+
+@pytest.mark.parametrize("address", ["<data:image/png;base64,{}>", 'data:image/png;base64,{} "Titel"'])
+def test_a_definition_may_contain_an_image_of_any_size(address: str) -> None:
+    text = f"Ein Bild: ![][bild1]\n\n[bild1]: {address.format('iVBORw0KGgo' * 5000)}\n\nEin Satz\n"
+    document = open_markdown(text.encode())
+    assert document.written(document.segments).decode() == text
+    assert document.written(capitals(document.segments)).decode() == text.replace("Ein Bild", "EIN BILD").replace(
+        "Ein Satz", "EIN SATZ")
 
 
 EXTENSIONS = """Die Formel $x_1$ und $y_2 * z_2$ ist *gut*, kostet $5 und 10$, \\(a_b\\) und \\[x^2\\], \\[siehe da\\].

@@ -237,6 +237,15 @@ def test_a_page_in_latin_1_has_the_characters_that_browsers_read() -> None:
         b"<meta charset=iso-8859-1><p>He said \x93hello\x94 &#1078;")
 
 
+@pytest.mark.parametrize(("name", "encoding", "text"), [
+    ("gb2312", "gb18030", "朱镕基"), ("GBK", "gb18030", "镕"), ("Shift_JIS", "cp932", "①髙"), ("euc-kr", "cp949", "똠"),
+    ("iso-8859-9", "cp1254", "“ş”"), ("tis-620", "cp874", "“ก”")])
+def test_a_page_has_the_characters_that_browsers_read_in_its_encoding(name: str, encoding: str, text: str) -> None:
+    content = f"<meta charset={name}><p>{text}".encode(encoding)
+    document = open_html(content)
+    assert document.segments == [(text,)] and document.written(document.segments) == content
+
+
 @pytest.mark.parametrize("name", ["klingon", "utf-16", "rot13", "undefined"])
 def test_an_encoding_that_cannot_be_that_of_its_declaration_is_refused(name: str) -> None:
     page = f"<meta charset={name}><p>schön"

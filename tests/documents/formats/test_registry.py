@@ -34,3 +34,6 @@ def test_other_files_are_refused(name: str) -> None:
 def test_other_formats_are_not_the_same() -> None:
     assert not have_same_format("a.txt", "a.md") and not have_same_format("a.docx", "a.odt")
     assert not have_same_format("a.md", "a.mdx")
+    for name, other in (("a.docm", "a.docx"), ("a.dotx", "a.docx"), ("a.ott", "a.odt")):
+        assert not have_same_format(name, other) and not have_same_format(other, name)
+        assert have_same_format(name, f"b{name}") and have_same_format(name, name.upper())

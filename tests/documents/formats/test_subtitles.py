@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.documents import fake_translator as fakes
+from tests.processor_time import processor_seconds
 from towernmt.core.errors import DataError
 from towernmt.documents.formats.subtitles import open_srt, open_vtt
 from towernmt.documents.segments import Mark
@@ -95,6 +96,15 @@ def test_lines_become_more_where_they_would_be_too_wide() -> None:
     assert document.written([("It is by far the longest translation of a word that anybody ever has seen here.",)]
                             ).decode().split("\n")[2:] == [
         "It is by far the longest translation of", "a word that anybody ever has seen here."]
+
+
+def test_a_cue_of_very_many_lines_is_wrapped_in_little_time() -> None:
+    line = "Das ist eine Zeile von vielen."
+    document = open_srt(f"1\n00:00:01,000 --> 00:00:02,000\n{chr(10).join([line] * 2000)}\n".encode())
+    translated: list[Segment] = [(" ".join(["This is a translated line of many."] * 2500),)]
+    assert processor_seconds(lambda: document.written(translated)) < 10
+    lines = document.written(translated).decode().split("\n")[2:-1]
+    assert " ".join(lines) == translated[0][0] and max(map(len, lines)) <= 42
 
 
 def test_webvtt_keeps_what_is_no_cue() -> None:

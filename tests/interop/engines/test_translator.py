@@ -303,3 +303,5 @@ def test_what_a_line_asks_for_in_vain_is_refused_with_its_number(run: Path) -> N
             translator.translate_nbest(["w1", "w2"], options=[LineOptions(), wrong])
     with pytest.raises(SettingsError, match="'constraints' cannot be combined"):
         CTranslate2Translator(run, device="cpu", options=LineOptions(constraints=["w1"]))
+    with pytest.raises(SettingsError, match="'constraints' cannot be combined"):
+        translator.check(LineOptions(constraints=["w1"]))       # as a document does for a missing placeholder

@@ -88,6 +88,30 @@ def test_what_is_there_already_is_not_written_over(trained: Any, tmp_path: Path)
     assert (export_model(trained, "write_one_file", tmp_path / "empty") / "weights").is_file()
 
 
+@pytest.mark.parametrize("output", ["link", "."])
+def test_an_existing_directory_is_filled_and_not_replaced(
+        output: str, trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A volume cannot be replaced; its directory has the same number afterwards."""
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    (volume / "towernmt-scratch-of-a-killed-process/content").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(volume)
+    monkeypatch.chdir(volume if output == "." else tmp_path)
+    number = volume.stat().st_ino
+    export_model(trained, "write_one_file", output)
+    assert sorted(path.name for path in volume.iterdir()) == ["towernmt.json", "vocabulary", "weights"]
+    assert volume.stat().st_ino == number and (tmp_path / "link").is_symlink()
+    with pytest.raises(SettingsError, match="exists already: choose another --output"):
+        export_model(trained, "write_one_file", output)
+
+
+def test_an_export_into_an_existing_directory_that_fails_leaves_it_empty(trained: Any, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SettingsError, match="model.something=odd"):
+        export_model(trained, "fail_halfway", tmp_path / "empty")
+    assert list((tmp_path / "empty").iterdir()) == []
+
+
 def test_an_unknown_format_or_precision_is_refused_with_those_there_are(trained: Any, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="format 'onnx': choose one of .*write_one_file"):
         export_model(trained, "onnx", tmp_path / "export")

@@ -77,6 +77,19 @@ def test_an_operation_that_litert_does_not_have_is_named(
             litert.write(ExportJob(trained, SearchSettings(beam_size=1), "float32", tmp_path))
 
 
+@pytest.mark.parametrize(("error", "reported"), [(MemoryError(), MemoryError), (RuntimeError(), SettingsError)])
+def test_an_error_of_the_converter_without_a_message_is_reported(
+        run_on_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception,
+        reported: type[Exception]) -> None:
+    class Converter:
+        def convert(self) -> bytes:
+            raise error
+
+    monkeypatch.setattr(tf1.lite.TFLiteConverter, "from_session", lambda *_: Converter())
+    with TrainedModel(run_on_disk, "step-1") as trained, pytest.raises(reported):
+        litert.write(ExportJob(trained, SearchSettings(beam_size=1), "float32", tmp_path))
+
+
 @pytest.mark.thorough
 def test_a_conversion_that_goes_wrong_without_a_word_is_refused(
         run_on_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import shutil
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from towernmt.core.tf_compat import tf
 from towernmt.dataflow.preparation.alignment_model import Entries
 from towernmt.dataflow.text.language_codes import Direction
 from towernmt.evaluate.metrics import corpus_scores
+from towernmt.interop import package_build
 from towernmt.interop.ctranslate2_engine import CTranslate2Translator
 from towernmt.interop.export import export_model
 from towernmt.interop.model_card import CardText, card_date, card_markdown, card_text_of_package
@@ -317,7 +319,7 @@ def test_without_a_licence_nothing_is_packed(run_on_disk: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize(("card", "message"), [
     ("languages: german", "expected the codes of source and target, such as de-en"),
-    ("autors: [Ada]", "the field `autors` is not known; the fields of a card are licence, languages, name"),
+    ("autors: [Ada]", "the field `autors` is not known; the fields of a card are licence, languages, source_"),
     ("data: [{name: 3}]", r"the field `data\[0\].name` holds 3 where a text is expected"),
     ("- a", "it holds a list where an object is expected"),
     ("a: [", "not valid YAML")])
@@ -344,6 +346,29 @@ def test_what_cannot_be_packed_is_refused_before_work_is_done(run_on_disk: Path,
         pack(run_on_disk, tmp_path / "x.zip", "--include", "ctranslate2:int3")
     with pytest.raises(SettingsError, match="--include argos needs the languages of the package: pass --languages"):
         pack(run_on_disk, tmp_path / "x.zip", "--include", "argos")
+    for include in ([], ["--include", "marian", "ctranslate2:int8"]):
+        with pytest.raises(SettingsError, match="--calibration valid.de: no export in the package reads calibration"):
+            pack(run_on_disk, tmp_path / "x.zip", "--calibration", "valid.de", *include)
+    with pytest.raises(DataError, match="valid.de: cannot read"):
+        pack(run_on_disk, tmp_path / "x.zip", "--calibration", str(tmp_path / "valid.de"), "--include", "web")
+
+
+def test_the_exports_and_the_date_are_checked_before_the_weights_are_read(
+        run_on_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(package_build, "weight_members", lambda *_: pytest.fail("the weights are read"))
+    with pytest.raises(SettingsError, match="--include ctranslate2:float32 was passed twice"):
+        pack(run_on_disk, tmp_path / "x.zip", "--include", "ctranslate2", "ctranslate2:float32")
+    with pytest.raises(SettingsError, match="--date soon: expected a date such as"):
+        pack(run_on_disk, tmp_path / "x.zip", "--date", "soon")
+
+
+def test_the_files_of_a_process_that_was_killed_are_removed(
+        run_on_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    temporary = tmp_path / "temporary"
+    (temporary / "towernmt-scratch-of-a-killed-process/content").mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    pack(run_on_disk, tmp_path / "x.zip")
+    assert not list(temporary.glob("towernmt-scratch-*"))
 
 
 @pytest.mark.thorough

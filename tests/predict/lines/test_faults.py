@@ -74,7 +74,7 @@ def predict(settings: Mapping[str, Any], source: np.ndarray, source_length: np.n
     return tokens, np.full([len(tokens), 1], -2.0 if settings else -1.0)
 
 
-def translate(retry: Mapping[str, Any] | None) -> list[Translation]:
+def translate(retry: bool) -> list[Translation]:
     searches = Searches(lambda settings: partial(predict, settings), True, retry)
     lines = ["a", "b", LineRequest("a", LineOptions(inputs={"weight": 1.0})), "c", "f", ""]
     return list(counted(translate_stream(partial(predict, {}), WORDS, WORDS, line_requests(lines, "in"),
@@ -83,7 +83,7 @@ def translate(retry: Mapping[str, Any] | None) -> list[Translation]:
 
 def test_what_looks_wrong_is_counted_and_the_lines_are_named(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        translations = translate(None)
+        translations = translate(False)
     assert [translation.fault for translation in translations] == [LOOP, CUT, LOOP, EMPTY, None, None]
     assert not any(translation.retried for translation in translations)
     assert caplog.messages == [
@@ -93,7 +93,7 @@ def test_what_looks_wrong_is_counted_and_the_lines_are_named(caplog: pytest.LogC
 
 def test_what_looks_wrong_is_searched_for_again_and_the_better_one_is_kept(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        translations = translate({"no_repeat_ngram": 3})
+        translations = translate(True)
     # "b" keeps its translation, because a loop is not better than a cut one. "c" is not better the second time.
     assert translations == [
         [Hypothesis("d", -2.0)], [Hypothesis("b", -1.0)], [Hypothesis("d", -2.0)], [Hypothesis("", -1.0)],
@@ -117,3 +117,17 @@ def test_a_second_search_is_no_less_strict_than_the_first() -> None:
         assert 0 < second_settings.no_repeat_ngram <= (first_settings.no_repeat_ngram or 3)
         assert second_settings.min_length >= max(first_settings.min_length, 1)
         assert second_settings.min_length_factor >= first_settings.min_length_factor
+
+
+def test_a_second_search_is_no_less_strict_than_the_settings_of_its_line() -> None:
+    changes: list[dict[str, Any]] = []
+
+    def with_settings(changed: Mapping[str, Any]) -> Any:
+        changes.append(dict(changed))
+        return partial(predict, changed)
+
+    search = {"no_repeat_ngram": 2, "min_length": 4, "max_length_factor": 0.2}
+    stream = translate_stream(partial(predict, {}), WORDS, WORDS, [LineRequest("b", LineOptions(search=search))],
+                              StreamSettings(), searches=Searches(with_settings, True, True))
+    assert [translation.retried for translation in stream] == [True]
+    assert changes == [search, {**search, "min_length_factor": 0.2}]

@@ -163,6 +163,18 @@ def test_a_setting_that_cannot_work_is_named_with_its_line() -> None:
         list(translated(options))
 
 
+@pytest.mark.parametrize("search", [{"selection": "sampling"}, {"beam_groups": 2}], ids=str)
+def test_phrases_in_a_search_without_lexical_constraints_are_refused_before_it(search: dict[str, Any]) -> None:
+    terms = Terminology([Term("a", "hour")])
+    for options in (LineOptions(constraints=["the"]), LineOptions(terminology=terms)):
+        with pytest.raises(SettingsError, match="Lexical constraints need a plain beam search"):
+            RequestEncoder(SearchSettings(**{"beam_size": 4, **search}), WORDS, WORDS).check(options)
+    options = LineOptions(constraints=["the"], search=search)
+    with pytest.raises(DataError, match="in line 2: Lexical constraints need"):
+        list(translated([LineOptions(), options]))
+    assert inputs_of(constraints=["<s> the"], search=search) == {"prefix": WORDS.encode("the")}
+
+
 @pytest.mark.parametrize(("prefix", "partial"), [
     ("cat", False), ("the cat", False), ("the cat ", True), ("cat ho", True), ("the cat", True), ("ho", False),
     ("\u2047", False)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -198,3 +199,23 @@ def test_files_that_are_written_in_step_go_on_behind_the_last_line_that_both_hav
     stopped(tmp_path, {"out": [10, 20]})
     with resumable_output(names[0], 5, {}, True, names[1:]) as output:
         assert output.start == ResumePoint()       # the other file is missing
+
+
+def test_a_file_that_cannot_be_resumed_is_refused_and_the_other_one_is_kept(tmp_path: Path) -> None:
+    stopped(tmp_path, {"out": [10, 20]})
+    with pytest.raises(DataError, match="/dev/null is not a regular file, so it cannot be resumed"), (
+            resumable_output(f"{tmp_path}/out", 5, {}, True, ["/dev/null"])):
+        pytest.fail("The translation has begun.")
+    assert (tmp_path / "out.unfinished-7").read_bytes() == b"x" * 23
+
+
+def test_an_error_of_the_journal_does_not_hide_the_error_that_stops_the_output(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def close(journal: Journal) -> None:
+        raise OSError(errno.ENOSPC, "the journal")
+
+    with pytest.raises(OSError, match="the output"), resumable_output(f"{tmp_path}/out", 5, {}, False) as output:
+        output.write(1, ["a"])
+        monkeypatch.setattr(Journal, "close", close)
+        raise OSError(errno.ENOSPC, "the output")
+    assert "out is unfinished: the same command resumes it" in caplog.text

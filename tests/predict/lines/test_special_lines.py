@@ -21,7 +21,7 @@ from towernmt.core.errors import DataError, DivergenceError, SettingsError
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
 from towernmt.dataflow.vocabulary.source_text import SourceText
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
-from towernmt.documents.shields import EVERYTHING, compiled_pattern
+from towernmt.documents.shields import EVERYTHING, Protection, compiled_pattern
 from towernmt.predict.line_translator import LineTranslator
 from towernmt.predict.lines import number_spans
 from towernmt.predict.lines.capitals import is_in_capitals, usual_case
@@ -30,6 +30,7 @@ from towernmt.predict.lines.line_options import LineOptions, LineRequest
 from towernmt.predict.lines.line_spans import LineSpans
 from towernmt.predict.lines.mark_spans import LineMarks
 from towernmt.predict.lines.number_spans import numbers_in
+from towernmt.predict.lines.protected_sentences import ProtectedLine, with_placeholders
 from towernmt.predict.lines.special_lines import SpecialLines, copied
 from towernmt.predict.lines.terminology import Term, Terminology
 from towernmt.predict.search.search_settings import SearchSettings, SpecialLineSettings, StreamSettings
@@ -366,6 +367,15 @@ def test_patterns_of_a_line_are_protected_also_without_the_others() -> None:
     assert translate(Model(marked), [line], off=["protection"]) == ["THE AcmeTool AT HTTPS:X.DE"]
 
 
+def test_each_protected_word_of_an_option_gets_its_placeholder_once() -> None:
+    line = "12 und 1 und 21"
+    sentence = ProtectedLine(line, LineSpans(line, Protection(False, (r"\d+",)), False).segment).sentence
+    assert sentence is not None
+    names = {sentence.atoms[index].text: name for name, index in sentence.names.items()}
+    options = with_placeholders(LineOptions(prefix="1 und 12", avoid=["121, 1, 1"]), sentence)
+    assert options.prefix == f"{names['1']} und {names['12']}" and options.avoid == (f"121, {names['1']}, 1",)
+
+
 @pytest.mark.parametrize("pattern", ["ha" * 251, "a" * 501, "x|" + "a" * 501 + "+", r"\-" * 501, "- " * 251])
 def test_a_pattern_with_a_long_literal_text_is_refused(pattern: str) -> None:
     with pytest.raises(SettingsError, match=r"protect '.{40}\.\.\.': the pattern has a text of more than 500 char"):
@@ -615,7 +625,8 @@ def test_a_word_before_a_mark_is_in_capitals() -> None:
 
 @pytest.mark.parametrize(("line", "translation", "expected"), [
     ("so!!", "SO!", "SO!!"), ("was?!", "WHAT?", "WHAT?!"), ("so...", "SO.", "SO..."), ("so…", "SO", "SO..."),
-    ("so…", "SO...", "SO..."), ('"so?!"', '"SO?"', '"SO?!"'), ("so!", "SO.", "SO."), ("so?", "SO", "SO")])
+    ("so…", "SO...", "SO..."), ('"so?!"', '"SO?"', '"SO?!"'), ("so!", "SO.", "SO."), ("so?", "SO", "SO"),
+    ("was?!", "QUOI ?", "QUOI ?!")])
 def test_several_final_marks_are_those_of_the_line(line: str, translation: str, expected: str) -> None:
     model = Model(lambda text: translation)
     assert translate(model, [line]) == [expected]
@@ -992,3 +1003,33 @@ def test_word_alignments_are_those_of_the_words_of_the_line(line: str) -> None:
     assert translation[0].links() == [(index, index) for index in range(count)]
     assert translation[0].alignment is not None
     assert translation[0].alignment.source == translation[0].alignment.target == line.split()
+
+
+def test_the_alignment_of_a_line_without_a_final_mark_has_no_mark() -> None:
+    def model(requests: Iterable[LineRequest], /, *, again: bool) -> Iterator[Translation]:
+        for request in requests:
+            words = request.text.split()
+            target = [*words[:-1], words[-1].rstrip(".?"), *(["?"] if again else [])]
+            weights = np.eye(len(target), len(words), dtype=np.float32)
+            details = TokenDetails([], [], alignment=WordAlignment(words, target, weights))
+            yield Translation([Hypothesis(" ".join(target).upper(), -0.1 if again else -0.9, details)])
+
+    special = SpecialLines(SpecialLineSettings(), WORDS, source_text=MARKED)
+    [[hypothesis]] = special.translated([LineRequest("is it here")], model, 1)
+    assert hypothesis.text == "IS IT HERE" and hypothesis.links() == [(0, 0), (1, 1), (2, 2)]
+    assert hypothesis.alignment is not None and hypothesis.alignment.target == ["IS", "IT", "HERE"]
+
+
+@pytest.mark.parametrize(("text", "links", "token_words"), [
+    ("a 1,0 c ?", [(0, 0), (1, 1), (2, 2), (3, 3)], [0, 1, 1, 2, 3, -1]),
+    ("A 1,0 C", [(0, 0), (1, 1), (2, 2)], [0, 1, 1, 2, -1, -1]),
+    ("A 1,0 C?!", [(0, 0), (1, 1), (2, 2)], [0, 1, 1, 2, 2, -1]),
+    ("A 1 000 C ?", [(0, 0), (1, 1), (2, 3), (3, 4)], [0, 1, 1, 3, 4, -1]), ("", [], [-1] * 6)])
+def test_a_changed_text_keeps_the_alignment_of_its_words(text: str, links: list[tuple[int, int]],
+                                                         token_words: list[int]) -> None:
+    words = ["A", "1,0", "C", "?"]
+    alignment = WordAlignment(words, words, np.eye(4, dtype=np.float32))
+    hypothesis = Hypothesis("A 1,0 C ?", -0.1, TokenDetails([], [], words=[0, 1, 1, 2, 3, -1], alignment=alignment))
+    changed = hypothesis.with_text(text)
+    assert changed.links() == links and changed.details is not None and changed.details.words == token_words
+    assert changed.alignment is not None and changed.alignment.target == text.split()

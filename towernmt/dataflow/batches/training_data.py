@@ -180,7 +180,7 @@ def is_prepared(location: str | Path) -> bool:
         return path.is_dir() or (not path.exists() and not path.suffix and not set(text) & set("*?[{,"))
     from towernmt.dataflow.sources.open_source import names_files
 
-    return text.startswith("s3://") and not names_files(text)
+    return text.lower().startswith("s3://") and not names_files(text)
 
 
 class StreamedCorpus(ValidatedData):

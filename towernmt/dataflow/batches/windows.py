@@ -102,7 +102,7 @@ class WindowMaker:
             reader = self._mixture.reader(begin, weights)
             begin = reader.cursor()
         chunks, dropped = self._encode(reader, epoch, index)
-        end, statistics = reader.cursor(), reader.statistics()
+        end = reader.cursor()
         next_reader: MixtureReader | None = reader
         try:
             over = reader.at_end()
@@ -117,7 +117,7 @@ class WindowMaker:
                           settings.batch_type, settings.batch_tokens, settings.sort_by_length,
                           [settings.seed, epoch, index] if settings.shuffle else None)
         read = sum(chunk.lines for chunk in chunks)
-        return Window(begin, end, over, block, plan, read, dropped, statistics), next_reader
+        return Window(begin, end, over, block, plan, read, dropped, reader.statistics()), next_reader
 
     def _encode(self, reader: MixtureReader, epoch: int, index: int) -> tuple[list[EncodedChunk], Counter[str]]:
         chunks: list[EncodedChunk] = []

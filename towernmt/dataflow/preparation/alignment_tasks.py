@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,8 @@ from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies
 LARGEST_SAMPLE = 60_000_000
 """Maximum number of pairs of tokens in the sample, of about 16 bytes each while the model is learned."""
 _PAIRS_PER_BLOCK = 4096
+_LARGEST_RANGE = 1 << 21
+"""Number of pairs of tokens that are indexed or aligned at once, of about 50 bytes each."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +59,11 @@ def _sample(job: PreparationJob) -> Iterator[PairBlock]:
         lengths = [_lengths(GroupedFile(job.distributed(part), shards)) for part in range(job.parts)]
         cells += sum(count_cells(*side_lengths) for side_lengths in lengths)
         shards += 1
-    step = max(1, -(-cells // LARGEST_SAMPLE))
+    step, pairs = max(1, -(-cells // LARGEST_SAMPLE)), 0
     for shard in range(shards):
         for block in _blocks(job, shard):
-            yield block if step == 1 else every_pair(block, 0, step)
+            yield from _divided(block if step == 1 else every_pair(block, -pairs % step, step))
+            pairs += len(block)
 
 
 def _blocks(job: PreparationJob, shard: int) -> Iterator[PairBlock]:
@@ -74,6 +77,15 @@ def _blocks(job: PreparationJob, shard: int) -> Iterator[PairBlock]:
                           target_ids, offsets_of_lengths(target_lengths))
         for first in range(0, len(pairs), _PAIRS_PER_BLOCK):
             yield pair_range(pairs, first, min(first + _PAIRS_PER_BLOCK, len(pairs)))
+
+
+def _divided(block: PairBlock) -> Iterator[PairBlock]:
+    """Yield the pairs of a block in ranges of about `_LARGEST_RANGE` pairs of tokens."""
+    cells = (block.source_lengths + 1) * (block.target_lengths + 1)
+    ranges = (np.cumsum(cells) - cells) // _LARGEST_RANGE
+    edges = [0, *(np.flatnonzero(np.diff(ranges)) + 1).tolist(), len(block)]
+    for first, last in pairwise(edges):
+        yield pair_range(block, first, last)
 
 
 def _lengths(group: GroupedFile) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
@@ -90,7 +102,8 @@ def with_learned_links(job: PreparationJob, shard: int, info: ShardInfo) -> tupl
         info: the entry without links.
     """
     parts = [GroupedFile(job.distributed(part), shard) for part in range(job.parts)]
-    alignments = [aligned_pairs(_model(job, 0), _model(job, 1), block) for block in _blocks(job, shard)]
+    alignments = [aligned_pairs(_model(job, 0), _model(job, 1), pairs)
+                  for block in _blocks(job, shard) for pairs in _divided(block)]
     links = np.concatenate([np.zeros((2, 0), np.uint16), *(pair_links for pair_links, _ in alignments)], axis=1)
     counts = np.concatenate([np.zeros(0, np.int32), *(pair_counts for _, pair_counts in alignments)])
     lengths, remaining_columns = ((part.read(column) for column in columns for part in parts)

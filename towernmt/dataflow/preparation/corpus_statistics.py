@@ -182,6 +182,7 @@ def parse_pair_lengths(content: bytes, name: str) -> PairLengths:
 
 
 _EXAMPLES = 5
+_LENGTH_LIMIT = 1 << 31     # above all lengths, which are int32
 
 
 class Statistics:
@@ -190,19 +191,17 @@ class Statistics:
     They are a pure function of the chunks and their order.
 
     Args:
-        max_length: maximum number of tokens of a kept sentence.
         factors: number of source factors.
         linked: whether the pairs have alignments.
     """
 
-    def __init__(self, max_length: int, factors: int = 0, linked: bool = False) -> None:
+    def __init__(self, factors: int = 0, linked: bool = False) -> None:
         self._unknown_factors = [0] * factors
         self._links: dict[str, int] | None = {"links": 0, "pairs": 0} if linked else None
-        self._width = max_length + 1
-        self._pair_lengths: Counter[int] = Counter()  # source length * width + target length
+        self._pair_lengths: Counter[int] = Counter()  # source length * _LENGTH_LIMIT + target length
         self._lines = 0
         self._pairs = 0
-        self._sides = {"source": _SideCounter(max_length), "target": _SideCounter(max_length)}
+        self._sides = {"source": _SideCounter(), "target": _SideCounter()}
         self._ratios: list[tuple[float, float]] = []    # sum of each chunk, and sum of the squares
         self._dropped: dict[str, dict[str, Any]] = {
             reason: {"pairs": 0, "first_lines": []} for reason in DROP_REASONS}
@@ -219,7 +218,7 @@ class Statistics:
         if self._links is not None and chunk.link_counts is not None:
             self._links["links"] += int(chunk.link_counts.sum())
             self._links["pairs"] += int(np.count_nonzero(chunk.link_counts))
-        codes, counts = np.unique(chunk.source_lengths.astype(np.int64) * self._width + chunk.target_lengths,
+        codes, counts = np.unique(chunk.source_lengths.astype(np.int64) * _LENGTH_LIMIT + chunk.target_lengths,
                                   return_counts=True)
         self._pair_lengths.update(dict(zip(codes.tolist(), counts.tolist(), strict=True)))
         ratios = chunk.source_lengths / chunk.target_lengths
@@ -289,7 +288,7 @@ class Statistics:
         """The histogram of the lengths of both sides."""
         codes = np.array(sorted(self._pair_lengths), np.int64)
         counts = np.array([self._pair_lengths[code] for code in codes.tolist()], np.int64)
-        return PairLengths(*np.divmod(codes, self._width), counts)
+        return PairLengths(*np.divmod(codes, _LENGTH_LIMIT), counts)
 
     def dropped_in_words(self) -> str:
         """Return the dropped pairs by reason: "12 empty source (lines 4, 9, ...), 3 long target (lines 7, 8, 20)"."""
@@ -325,20 +324,25 @@ class Statistics:
 
 
 class _SideCounter:
-    def __init__(self, max_length: int) -> None:
-        self._histogram: NDArray[np.int64] = np.zeros(max_length + 1, np.int64)
+    def __init__(self) -> None:
+        self._histogram: NDArray[np.int64] = np.zeros(1, np.int64)      # as long as the longest sentence requires
         self._unknown = 0
 
     def add(self, lengths: NDArray[np.int32], ids: NDArray[np.integer]) -> None:
-        self._histogram += np.bincount(lengths, minlength=len(self._histogram))
+        self._add_histogram(np.bincount(lengths))
         self._unknown += int(np.count_nonzero(ids == UNK))
 
     def state(self) -> dict[str, Any]:
         return {"histogram": self._histogram.tolist(), "unknown": self._unknown}
 
     def merge(self, state: dict[str, Any]) -> None:
-        self._histogram += np.array(state["histogram"], np.int64)
+        self._add_histogram(np.array(state["histogram"], np.int64))
         self._unknown += state["unknown"]
+
+    def _add_histogram(self, histogram: NDArray[np.int64]) -> None:
+        if len(histogram) > len(self._histogram):
+            self._histogram, histogram = histogram, self._histogram
+        self._histogram[:len(histogram)] += histogram
 
     def to_json(self) -> dict[str, Any]:
         histogram = self._histogram

@@ -149,7 +149,7 @@ class DropDuplicates(NumberedTask):
 
 def write_distributed(job: PreparationJob, number: int, chunks: Sequence[EncodedChunk]) -> None:
     """Write the pairs of a part, grouped by shard, and their statistics."""
-    statistics = Statistics(job.pair_filter.max_length, job.factors, job.linked)
+    statistics = Statistics(job.factors, job.linked)
     for chunk in chunks:
         statistics.add(chunk)
     columns = list(group_by_shard(chunks, job.shards, job.seed))

@@ -29,7 +29,7 @@ from towernmt.dataflow.sources.mixture import Mixture
 from towernmt.dataflow.sources.source import Cursor
 from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.text.text_index import TextIndex, TextRange, TextSummary, scan_pair
-from towernmt.dataflow.text.text_lines import Chunk, read_lines
+from towernmt.dataflow.text.text_lines import LONGEST_LINE, Chunk, line_too_long, read_lines
 from towernmt.dataflow.text.validation_set import NO_VALIDATION_TEXT, ValidationFiles, check_has_text, files_of_set
 from towernmt.dataflow.vocabulary.source_factors import SEPARATOR, FactorError, split_factors
 
@@ -99,9 +99,9 @@ def _tag_symbols(settings: PrepareSettings, corpora: Corpora, factors: int) -> l
         SettingsError: a tag lacks a factor, or has a comma, which separates the symbols.
     """
     symbols: set[str] = set()
-    for entry in corpora.sources:
+    for tagged in (*corpora.sources, *corpora.validation):
         try:
-            words = split_factors(clean(entry.tag), factors)[0]
+            words = split_factors(clean(tagged.tag), factors)[0]
         except FactorError as error:
             raise SettingsError(f"{corpora.name}: the tag {error.reason}") from None
         symbols.update(word for word in words if len(words) == 1 or not word.isalpha())
@@ -147,9 +147,9 @@ class _Copy:
                 texts = [clean(pair.source) for pair in pairs]
                 if self._factors:
                     _check_factors(texts, self._factors, done, self._mixture.name)
-                source.write("".join(text + "\n" for text in texts).encode())
+                source.write(_lines(texts, done, self._mixture.name))
                 with naming(self.files[1]):
-                    target.write("".join(clean(pair.target) + "\n" for pair in pairs).encode())
+                    target.write(_lines([clean(pair.target) for pair in pairs], done, self._mixture.name))
                 done += len(pairs)
                 progress.update(done)
                 if done - recorded_pairs >= _RECORD_PAIRS:
@@ -181,6 +181,15 @@ class _Copy:
             os.fsync(file.fileno())
         state = {"origin": self._origin, "pairs": pairs, "cursor": cursor, "bytes": [file.tell() for file in files]}
         write_text(self._state_path, json.dumps(state))
+
+
+def _lines(texts: list[str], before: int, name: str) -> bytes:
+    """Return texts as lines; the length of each is checked here, where messages can name the source."""
+    lines = [text.encode() + b"\n" for text in texts]
+    for number, line in enumerate(lines):
+        if len(line) > LONGEST_LINE:
+            raise line_too_long(f"{name}, pair {before + number + 1}")
+    return b"".join(lines)
 
 
 def _check_factors(texts: list[str], factors: int, before: int, name: str) -> None:
@@ -249,10 +258,14 @@ class PairTexts:
 
 
 def text_files(settings: PrepareSettings) -> dict[str, str]:
-    """Return the parallel files by their names in manifests, the source and the target first."""
-    names = {"source": settings.source, "target": settings.target}
-    names |= {f"source_factor_{number}": path for number, path in enumerate(settings.source_factor_files, 1)}
-    return names | ({"alignments": settings.alignment_file} if settings.alignment_file else {})
+    """Return the parallel files by their names in manifests, the source and the target first.
+
+    The paths are absolute for a Ray cluster, whose workers have another working directory.
+    """
+    files = {"source": settings.source, "target": settings.target}
+    files |= {f"source_factor_{number}": path for number, path in enumerate(settings.source_factor_files, 1)}
+    files |= {"alignments": settings.alignment_file} if settings.alignment_file else {}
+    return files if settings.ray is None else {name: os.path.abspath(path) for name, path in files.items()}
 
 
 def pair_texts(indexes: Mapping[str, TextIndex], chunks: int) -> list[PairTexts]:

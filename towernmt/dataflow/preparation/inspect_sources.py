@@ -35,7 +35,6 @@ class SourceReport:
     Attributes:
         name: name of the source, without credentials.
         pairs: number of pairs; None if they could not be counted.
-        seconds: duration of the count.
         read: number of inspected pairs.
         read_seconds: duration of reading them, without encoding.
         unit: unit of the lengths, "tokens" or "words".
@@ -53,7 +52,6 @@ class SourceReport:
 
     name: str
     pairs: int | None = None
-    seconds: float = 0.0
     read: int = 0
     read_seconds: float = 0.0
     unit: str = "words"
@@ -99,9 +97,7 @@ class SourceInspector:
         try:
             self._read(source, ingredient.tag, report)
             if self._count:
-                begin = time.perf_counter()
                 report.pairs = source.count()
-                report.seconds = time.perf_counter() - begin
         except TowerNMTError as error:
             report.errors.append(str(error))
         return report

@@ -32,7 +32,7 @@ class OutputDirectory:
             output.exchange()
 
     At the end of the block, `stage` is removed; without `exchange`, the directory is unchanged. The work of an
-    interrupted process stays in `stage` if the block ends by an exception before `begin_work`.
+    interrupted process stays in `stage` if the block ends before `begin_work`.
 
     Attributes:
         directory: path of the directory.
@@ -54,7 +54,8 @@ class OutputDirectory:
         self.directory = Path(directory)
         self.stage = self.directory / STAGE
         self._keep = self._keep_after_errors = False
-        self._has_earlier_work = False      # of another process, which this one has neither resumed nor replaced
+        # Of another process, which this one has neither resumed nor replaced; unknown before the lock is held.
+        self._has_earlier_work = True
         self._overwrite, self._report = overwrite, report
         self._new_directories: list[Path] = []
         self._lock = DirectoryLock(self.directory, "towernmt prepare")
@@ -108,8 +109,7 @@ class OutputDirectory:
             try:
                 if (self.stage / MANIFEST).exists():    # interrupted while files were exchanged
                     exchange(self.directory)
-                if error is None or (isinstance(error, DataError) and not self._keep_after_errors
-                                     and not self._has_earlier_work):
+                if self._is_stage_useless(error):
                     remove_tree(self.stage)
                 self._keep_or_remove()
             finally:
@@ -124,11 +124,23 @@ class OutputDirectory:
             self._keep_or_remove()
         self._leave()
 
+    def _is_stage_useless(self, error: BaseException | None) -> bool:
+        """Return whether no command will resume from the stage.
+
+        Args:
+            error: the exception that ends the block; None if this preparation is complete.
+        """
+        if error is None:
+            return not (self._has_earlier_work and (self.stage / WORK / PLAN).exists())
+        return isinstance(error, DataError) and not (self._keep_after_errors or self._has_earlier_work)
+
     def _keep_or_remove(self) -> None:
         if not (self._keep or self._has_earlier_work):
             remove_tree(self.stage)
         elif self.stage.exists():
-            self._report(f"what is done so far is kept in {self.stage}: the same command resumes from it")
+            work, command = (("the work of an earlier command", "that") if self._has_earlier_work else
+                             ("the finished work", "the same"))
+            self._report(f"{work} is kept in {self.stage}: {command} command resumes from it")
 
     def _leave(self) -> None:
         self._lock.release()
@@ -152,6 +164,10 @@ class OutputDirectory:
 
 
 STAGE = ".preparing"
+WORK = "work"
+"""Directory of the files that tasks leave for later tasks, in the stage."""
+PLAN = "plan.json"
+"""File in `WORK` that identifies the preparation to which the files belong."""
 _SHARD = re.compile(r"shard-\d{5,}\.pairs(\.p\d+|\.tmp)?")
 _OTHER_FILES = re.compile(
     r"(manifest\.json|statistics\.(json|txt)|lengths\.tsv|valid(-\d+)?\.(source|target(-\d+)?))(\.tmp)?")
@@ -221,6 +237,7 @@ def exchange(directory: Path) -> None:
     missing = [name for name in manifest.names() if not (stage / name).exists() and not (directory / name).exists()]
     if missing:
         raise DataError(f"{stage}: the new preparation lacks {missing[0]}. Remove {stage}.")
+    (stage / WORK / PLAN).unlink(missing_ok=True)   # so that a process that is killed later leaves nothing to resume
     new_files = {directory / name for name in (*manifest.names(), MANIFEST)}
     for path in own_files(directory):
         if path not in new_files:

@@ -27,13 +27,12 @@ from towernmt.dataflow.preparation.encode_tasks import (
 )
 from towernmt.dataflow.preparation.input_texts import PairTexts, pair_texts, text_files
 from towernmt.dataflow.preparation.manifest import VOCABULARIES
-from towernmt.dataflow.preparation.output_directory import OutputDirectory
+from towernmt.dataflow.preparation.output_directory import PLAN, WORK, OutputDirectory
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.shards import ShardInfo, read_shard, write_shard
 from towernmt.dataflow.preparation.task_runners import VISIBILITY_MARK, TaskRunner, run_with_progress
 from towernmt.dataflow.preparation.tasks import (
     CHUNKS_OF_A_PART,
-    WORK,
     NumberedTask,
     PreparationJob,
     atomic_output,
@@ -150,7 +149,7 @@ class Passes:
         return source, target, notes
 
     def _write_source_text(self, vocabulary_facts: SourceText) -> None:
-        """Write the facts about the source text, with those that a given vocabulary brings along."""
+        """Write the facts about the source text, merged with those about the text of an existing vocabulary."""
         settings, share = self._settings, min(COUNTED_LINES / max(self.lines, 1), 1.0)
         tasks = [CountSource.of(n, texts, share, settings.source_factors, settings.seed, self._work)
                  for n, texts in enumerate(self._parts)]
@@ -170,7 +169,7 @@ class Passes:
             if not all(task.done for task in drops):
                 self._do("looking for duplicates", FindDuplicates.of_shares(job, job.repeated_keys, job.lookups))
             self._do("dropping duplicates", drops)
-        statistics = Statistics(self._settings.max_length, job.factors, job.linked or job.aligns)
+        statistics = Statistics(job.factors, job.linked or job.aligns)
         for part in parts:
             statistics.merge(read_facts(job.distributed(part))["statistics"])
         if job.aligns and statistics.pairs:
@@ -179,7 +178,8 @@ class Passes:
         shards = [read_shard_info(job, n) for n in range(job.shards)]
         if job.aligns:
             for shard in shards:
-                statistics.count_links(read_shard(self.stage, shard, verify=False))
+                if shard.pairs:     # an interrupted process may have removed the files of the others
+                    statistics.count_links(read_shard(self.stage, shard, verify=False))
         return statistics, shards
 
     def _do(self, label: str, tasks: Sequence[NumberedTask]) -> None:
@@ -193,8 +193,7 @@ class Passes:
             linked=settings.alignment_file is not None, aligns=settings.learns_alignments)
 
 
-_PLAN = "plan.json"
-_FORMAT = 1     # format of the files that tasks leave for each other
+_FORMAT = 2     # format of the files that tasks leave for each other
 # Prefixes of the files that are not removed: their readers check whether they are still valid.
 _UNCHECKED_PREFIXES = ("corpus.", "text-", VISIBILITY_MARK)
 
@@ -213,14 +212,14 @@ def claim_stage(stage: Path, key: str) -> bool:
     work.mkdir(exist_ok=True)
     plan = {"format": _FORMAT, "key": key}
     try:
-        if json.loads((work / _PLAN).read_text()) == plan:
+        if json.loads((work / PLAN).read_text()) == plan:
             return True
     except (OSError, ValueError):
         pass    # no preparation was begun
     for path in [*stage.iterdir(), *work.iterdir()]:
         if path != work and not path.name.startswith(_UNCHECKED_PREFIXES):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-    with atomic_output(work / _PLAN) as unfinished:
+    with atomic_output(work / PLAN) as unfinished:
         unfinished.write_text(json.dumps(plan))
     return False
 

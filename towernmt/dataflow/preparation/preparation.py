@@ -38,8 +38,13 @@ from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.dataflow.preparation.shards import ShardInfo
 from towernmt.dataflow.preparation.task_runners import task_runner
-from towernmt.dataflow.preparation.vocabulary_learning import VocabularyMaker, check_known_tags, check_vocabulary_files
-from towernmt.dataflow.preparation.vocabulary_plan import plan_vocabularies
+from towernmt.dataflow.preparation.vocabulary_learning import (
+    VocabularyMaker,
+    check_known_tags,
+    check_vocabularies,
+    load_factor_lists,
+)
+from towernmt.dataflow.preparation.vocabulary_plan import files_by_side, plan_vocabularies
 from towernmt.dataflow.text.text_lines import check_rereadable
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import factors_of
@@ -79,12 +84,13 @@ def prepare(settings: PrepareSettings, stream: TextIO | None = None, name: str |
     settings.check()
     for path in settings.text_files():
         check_rereadable(path)
-    check_vocabulary_files(settings)
+    check_vocabularies(settings)
     output = OutputDirectory(settings.output, settings.overwrite, partial(_report, stream))
     with cleanup_on_signal(output.abandon), output:
         text_settings, mixture = open_sources(settings, stream)
         # All checks that do not need the text come before it is read, which may take hours.
         _check_known_settings(text_settings, name or settings.output)
+        load_factor_lists(text_settings)
         validation = ValidationText(text_settings.validation_files(), text_settings.factors)
         corpus = f"{settings.source} and {settings.target}"
         if mixture is not None:
@@ -196,10 +202,11 @@ class _Preparation:
         settings = self._settings
         shards = self._without_empty(shards)
         report = statistics.to_json()
-        factors = [VocabularyInfo(vocabulary.kind, vocabulary.size) for vocabulary in factors_of(source)]
+        files = files_by_side(settings, bool(settings.shared_vocab))
         vocabularies = VocabularyInfos(
-            VocabularyInfo(settings.vocab_kind if not settings.source_vocab else source.kind, source.size),
-            VocabularyInfo(settings.vocab_kind if not settings.target_vocab else target.kind, target.size), factors)
+            VocabularyInfo(source.kind if files["source"] else settings.vocab_kind, source.size),
+            VocabularyInfo(target.kind if files["target"] else settings.vocab_kind, target.size),
+            [VocabularyInfo(vocabulary.kind, vocabulary.size) for vocabulary in factors_of(source)])
         small = [*vocabulary_files(source, target), f"{VOCABULARIES}/{SOURCE_TEXT}"]
         small += self._validation.write(self._stage)
         write_text(self._stage / "statistics.json", json.dumps(report, indent=1) + "\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from towernmt.core.errors import SettingsError, mask_uri
@@ -172,8 +172,8 @@ class PrepareSettings:
         """Return the paths of all text files that are read line by line."""
         training = [self.source, self.target] if self.target else []
         validation = [path for files in self.validation_files() for path in (files.source, *files.targets)]
-        supplementary = [*validation, self.alignment_file, *self.source_factor_files]
-        return [path for path in (*training, *supplementary) if path]
+        alignments = [self.alignment_file] if self.alignment_file else []
+        return [*training, *validation, *alignments, *self.source_factor_files]
 
     def check(self) -> None:
         """Check all settings.
@@ -185,6 +185,7 @@ class PrepareSettings:
             if not getattr(self, name):
                 raise SettingsError(f"--{name} is missing: `towernmt prepare` needs --source (with --target, or a "
                                     "URI) and --output.")
+        self._refuse_empty_texts()
         self._check_locations()
         check_ranges(self, format_value=lambda key, value: f"--{key.replace('_', '-')} {value}")
         self._check_annotations()
@@ -210,6 +211,14 @@ class PrepareSettings:
             raise SettingsError("--shared-vocab with two different vocabulary files: pass one file, or remove "
                                 "--shared-vocab.")
 
+    def _refuse_empty_texts(self) -> None:
+        """Refuse empty texts, such as the value of a shell variable that is not set."""
+        for setting_field in fields(self):
+            name, value = setting_field.name, getattr(self, setting_field.name)
+            if name not in ("target", "ray") and (value == "" or (isinstance(value, list) and "" in value)):
+                option = f"--{name.replace('_', '-')}"
+                raise SettingsError(f"{option} is empty: pass a value, or leave out {option}.")
+
     def _check_locations(self) -> None:
         if "://" in self.output and not self.output.startswith("s3://"):
             raise SettingsError(f"--output {mask_uri(self.output)}: expected a directory, or s3://bucket/prefix.")
@@ -232,4 +241,4 @@ class PrepareSettings:
 
 
 def _listed(paths: str | list[str] | None) -> list[str]:
-    return [paths] if isinstance(paths, str) and paths else list(paths or ())
+    return [paths] if isinstance(paths, str) else list(paths or ())

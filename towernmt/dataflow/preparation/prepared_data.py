@@ -56,7 +56,7 @@ def open_prepared(location: str | Path) -> PreparedData:
     Raises:
         DataError: see `PreparedData` and `RemotePreparedData`.
     """
-    if str(location).startswith("s3://"):
+    if str(location).lower().startswith("s3://"):
         return RemotePreparedData(str(location))
     return PreparedData(location)
 

@@ -8,9 +8,8 @@ int32. The header has the counts, so that a truncated file is recognised by its 
 after the header; the manifest of the preparation has the same CRC-32, so that a shard of another preparation is
 refused.
 
-Shards with source factors or alignments are of version 2; all others stay of version 1. In version 2, link counts
-int32 `[pairs]` follow the target lengths if there are alignments. The factors `[factors, source tokens]`, of the ids'
-type, and the links uint16 `[2, links]` follow the target ids.
+If there are alignments, link counts int32 `[pairs]` follow the target lengths. The factors `[factors, source tokens]`,
+of the ids' type, and the links uint16 `[2, links]` follow the target ids.
 """
 
 from __future__ import annotations

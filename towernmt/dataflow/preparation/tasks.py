@@ -22,6 +22,7 @@ import numpy as np
 from towernmt.core.files import naming
 from towernmt.dataflow.preparation.chunk_encoder import ChunkEncoder
 from towernmt.dataflow.preparation.manifest import VOCABULARIES
+from towernmt.dataflow.preparation.output_directory import WORK
 from towernmt.dataflow.text.pair_filters import KEYS_PER_PAIR, PairFilter
 from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies
 
@@ -103,8 +104,6 @@ def _remove_directory(path: Path) -> None:
     path.rmdir()
 
 
-WORK = "work"
-"""Directory of the files that tasks leave for later tasks, in the directory of the new preparation."""
 CHUNKS_OF_A_PART = 16
 """Number of chunks of a part: some seconds of work, and not too many files. The result does not depend on it."""
 _KEYS_AT_ONCE = 1 << 22     # number of keys that a task which finds duplicates has in memory

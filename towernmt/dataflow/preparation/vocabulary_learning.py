@@ -17,8 +17,8 @@ from towernmt.dataflow.preparation.tasks import Task, atomic_output
 from towernmt.dataflow.preparation.text_tasks import SampleSpec, sampled_sentences
 from towernmt.dataflow.preparation.vocabulary_plan import VocabularyPlan, files_by_side, is_learned, learned_sides
 from towernmt.dataflow.sources.corpora import check_tags
-from towernmt.dataflow.vocabulary.base import Vocabulary
-from towernmt.dataflow.vocabulary.bpe_codes import learn_bpe_codes
+from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, Vocabulary
+from towernmt.dataflow.vocabulary.bpe_codes import BpeCodesVocabulary, check_subword_nmt, learn_bpe_codes
 from towernmt.dataflow.vocabulary.character_coverage import automatic_coverage
 from towernmt.dataflow.vocabulary.sentencepiece_learning import learn_sentence_piece
 from towernmt.dataflow.vocabulary.source_factors import add_factors, split_factors
@@ -31,25 +31,34 @@ _LEARNING_SETTINGS = ("vocab_kind", "vocab_size", "character_coverage", "byte_fa
 """Settings of `prepare` that have an effect only if a vocabulary is learned."""
 
 
-def check_vocabulary_files(settings: PrepareSettings) -> None:
-    """Check that the vocabulary files of the settings can be read, and that no other setting contradicts them.
+def check_vocabularies(settings: PrepareSettings) -> None:
+    """Check the vocabulary files of the settings, and that the other vocabularies can be learned.
 
     Raises:
-        DataError: a file is missing or cannot be read.
+        DataError: a file is missing, cannot be read or is not a vocabulary, or a package is missing.
         SettingsError: no vocabulary is learned, but a setting is for learning one.
     """
-    for path in filter(None, (settings.source_vocab, settings.target_vocab)):
+    files = [path for path in (settings.source_vocab, settings.target_vocab) if path]
+    for path in files:
         try:
             open(path, "rb").close()
         except OSError as error:
             raise DataError(f"{path}: cannot read the vocabulary ({error.strerror}). "
                             f"{remedy(error, 'Check the path.')}") from error
-    if not learned_sides(settings) and not settings.factors:
+    sides = learned_sides(settings)
+    if not sides and not settings.factors:
         for name in _LEARNING_SETTINGS:
             if getattr(settings, name) != getattr(PrepareSettings, name):
                 option = f"--{name.replace('_', '-')}"
                 raise SettingsError(f"{option} has no effect, because all vocabularies are files: leave out {option}, "
                                     "or --source-vocab and --target-vocab.")
+    for path in files:
+        if is_learned(path):        # codes without the list of their subwords
+            BpeCodesVocabulary(Path(path).read_bytes(), SPECIAL_PIECES, path)
+        else:
+            load_vocabulary(path)
+    if sides and settings.vocab_kind == "bpe-codes":
+        check_subword_nmt()
 
 
 def check_known_tags(settings: PrepareSettings, tags: Sequence[str]) -> None:
@@ -74,6 +83,20 @@ def check_known_tags(settings: PrepareSettings, tags: Sequence[str]) -> None:
     check_tags(tags, vocabulary, settings.source)
 
 
+def load_factor_lists(settings: PrepareSettings) -> list[WordVocabulary] | None:
+    """Return the word lists of the factors next to the file of the source vocabulary, or None if they must be learned.
+
+    Raises:
+        DataError: the text has another number of factors.
+    """
+    path = files_by_side(settings, bool(settings.shared_vocab))["source"]
+    word_lists = load_factors(Path(path).parent) if path and settings.factors else []
+    if word_lists and len(word_lists) != settings.factors:
+        raise DataError(f"{path}: {len(word_lists)} source factors have their word lists next to it, but the text has "
+                        f"{settings.factors}: pass a vocabulary with that number of factors.")
+    return word_lists or None
+
+
 @dataclass(frozen=True)
 class VocabularyRecipe:
     """The options for learning a vocabulary; see the settings of a preparation.
@@ -85,7 +108,7 @@ class VocabularyRecipe:
         byte_fallback: whether other characters are encoded as bytes.
         symbols: tokens that are always subwords.
         split_digits: whether each digit is a separate subword.
-        codes: file of existing BPE codes, whose subwords are taken from the text; None to learn the codes, too.
+        codes: content of a file of BPE codes, whose subwords are taken from the text; None to learn the codes, too.
         sentences: number of sentences of the sample.
         lines: number of lines from which they are sampled.
     """
@@ -96,7 +119,7 @@ class VocabularyRecipe:
     byte_fallback: bool
     symbols: tuple[str, ...]
     split_digits: bool
-    codes: str | None
+    codes: bytes | None
     sentences: int
     lines: int
 
@@ -131,8 +154,8 @@ class LearnVocabulary(Task):
 
     def _learn(self) -> Vocabulary:
         recipe, sentences = self.recipe, self._checked_sentences()
-        if recipe.codes:
-            return learn_bpe_codes(sentences, recipe.size, Path(recipe.codes).read_bytes(), origin=recipe.codes)
+        if recipe.codes is not None:
+            return learn_bpe_codes(sentences, recipe.size, recipe.codes)
         if recipe.kind == "word":
             return learn_words(sentences, recipe.size)
         if recipe.kind == "bpe-codes":
@@ -172,7 +195,7 @@ class VocabularyMaker:
     def __init__(self, settings: PrepareSettings, plan: VocabularyPlan) -> None:
         self._settings, self._plan = settings, plan
         self._files = files_by_side(settings, plan.shared)
-        self._factors = self._factors_from_files()
+        self._factors = load_factor_lists(settings)
 
     def file_checksums(self) -> dict[str, str]:
         """Return the SHA-256 of the vocabulary files of the settings."""
@@ -188,15 +211,6 @@ class VocabularyMaker:
             content = b"".join(vocabulary.files().values())
             checksums[f"source_factor_{number}_vocab"] = hashlib.sha256(content).hexdigest()
         return checksums
-
-    def _factors_from_files(self) -> list[WordVocabulary] | None:
-        """Return the word lists next to the file of the source vocabulary, or None if they must be learned."""
-        path, factors_of_text = self._files["source"], self._settings.factors
-        word_lists = load_factors(Path(path).parent) if path and factors_of_text else []
-        if word_lists and len(word_lists) != factors_of_text:
-            raise DataError(f"{path}: {len(word_lists)} source factors have their word lists next to it, but the text "
-                            f"has {factors_of_text}: pass a vocabulary with that number of factors.")
-        return word_lists or None
 
     def draw(self, lines: int) -> SampleSpec | None:
         """Return the sample of sentences for a text with `lines` lines; None if no sentences are needed."""
@@ -222,12 +236,13 @@ class VocabularyMaker:
         settings = self._settings
         tasks = {}
         for side in self._texts():
-            if not is_learned(self._files[side]):
+            path = self._files[side]
+            if not is_learned(path):
                 continue
             names = ("source", "target") if self._plan.shared else (side,)
             recipe = VocabularyRecipe(
                 settings.vocab_kind, self._plan.size, settings.character_coverage, settings.byte_fallback,
-                settings.symbols, settings.split_digits, self._files[side],
+                settings.symbols, settings.split_digits, Path(path).read_bytes() if path else None,
                 settings.vocab_sentences, lines * len(names))
             tasks[side] = LearnVocabulary(work / f"{side}-vocabulary", lines, names, recipe, tuple(samples))
         return tasks
@@ -262,8 +277,8 @@ class VocabularyMaker:
         return add_factors(vocabularies["source"], factors), vocabularies.get("target", vocabularies["source"]), notes
 
     def source_text(self) -> SourceText:
-        """Return the facts next to the given source vocabulary about the text of its model; may be empty."""
-        path = self._settings.source_vocab
+        """Return the facts next to the file of the source vocabulary about the text of its model; may be empty."""
+        path = self._files["source"]
         return SourceText.load(path) if path else SourceText()
 
     def _texts(self) -> tuple[str, ...]:

@@ -229,6 +229,8 @@ class Parquet(FileSource):
                 parquet = ParquetFile(opened, buffer_size=_BUFFER_BYTES, page_checksum_verification=True)
                 self._check_columns(parquet, file.name)
                 yield parquet
+            except MemoryError:     # also an ArrowException
+                raise
             except (pyarrow.ArrowException, OSError) as error:
                 raise DataError(f"{file.name}: the file cannot be read as Parquet ({' '.join(str(error).split())}). "
                                 "Restore it from a good copy.") from error

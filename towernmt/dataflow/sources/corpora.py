@@ -277,12 +277,12 @@ def _validation(content: Any, tags: Collection[str], origin: str) -> list[Valida
         if not targets or not all(isinstance(path, str) and path for path in (fields.get("source"), *targets)):
             raise SettingsError(f"{origin}: `source` or `target` is missing or not a path. Write {{source: FILE, "
                                 "target: FILE}, or {name: NAME, source: FILE, target: [FILE, FILE]}.")
-        tag = str(fields.get("tag") or "")
+        name, tag = fields.get("name"), str(fields.get("tag") or "")
         _check_tag(tag, origin)
         if tag and tags and tag not in tags:
             raise SettingsError(f"{origin}: no source has the tag '{tag}', so the model would not know it: write one "
                                 f"of {', '.join(sorted(tags))}.")
-        files.append(ValidationFiles(str(fields.get("name", "")), str(fields["source"]), targets, tag))
+        files.append(ValidationFiles("" if name is None else str(name), str(fields["source"]), targets, tag))
     return named_sets(files, origin)
 
 

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
@@ -74,7 +75,11 @@ class _TableLoader:
 
     def run(self, batch: int, stream: TextIO | None) -> LoadResult:
         begin = self.source.begin()
-        record = self.session.run(lambda connection: self._prepare(connection, begin))
+        prepare = partial(self._prepare, begin)
+        try:
+            record = self.session.run(prepare)
+        except DatabaseRefusal:     # another process may have created the same tables in the meantime
+            record = self.session.run(prepare)
         if record["begin"] != json.dumps(begin) and record["done"]:
             raise DataError(f"{self.source.name} has changed since it was loaded into {self.target.name}. Load it "
                             "into another table, or drop that table and start again.")
@@ -98,7 +103,7 @@ class _TableLoader:
             progress.done()
         return LoadResult(pairs, pairs - before, self.target.name)
 
-    def _prepare(self, connection: Connection, begin: Cursor) -> dict[str, Any]:
+    def _prepare(self, begin: Cursor, connection: Connection) -> dict[str, Any]:
         """Create the missing tables, and return the record of this load."""
         import sqlalchemy
 

@@ -62,7 +62,7 @@ class DatabaseSource(Source):
     """
 
     def __init__(self, uri: DatabaseURI) -> None:
-        self._uri = self.uri = uri
+        self.uri = uri
         self.name = uri.name
         make_engine(uri)    # raises at once if the driver or the file is missing
 
@@ -71,9 +71,9 @@ class DatabaseSource(Source):
 
         Reads all rows once if the schema allows keys or texts that are NULL, or keys that are not unique.
         """
-        with DatabaseSession(self._uri, scan=True) as session:
-            session.run(lambda connection: check_table(connection, self._uri))
-            session.run(lambda connection: check_rows(connection, self._uri))
+        with DatabaseSession(self.uri, scan=True) as session:
+            session.run(lambda connection: check_table(connection, self.uri))
+            session.run(lambda connection: check_rows(connection, self.uri))
             until = session.run(self._largest_key)
         if until is not None and type(until) not in (int, str):
             raise DataError(self._wrong_key(until))
@@ -84,7 +84,7 @@ class DatabaseSource(Source):
         after, until = self._check_cursor(cursor)
         if until is None:
             return
-        with DatabaseSession(self._uri) as session:
+        with DatabaseSession(self.uri) as session:
             while True:
                 rows = self._fetch(session, after, until)
                 for after, source, target in rows:
@@ -93,43 +93,43 @@ class DatabaseSource(Source):
                     if type(source) is not str or type(target) is not str:
                         self._refuse_row(after, source, target)
                     yield [after, until], Pair(source, target)
-                if len(rows) < self._uri.page:
+                if len(rows) < self.uri.page:
                     return
 
     def count(self) -> int:
         """Return the number of rows, which the database counts; see `Source.count`."""
         import sqlalchemy
 
-        statement = sqlalchemy.select(sqlalchemy.func.count()).select_from(self._table).where(*conditions(self._uri))
-        with DatabaseSession(self._uri, scan=True) as session:
-            session.run(lambda connection: check_table(connection, self._uri))
+        statement = sqlalchemy.select(sqlalchemy.func.count()).select_from(self._table).where(*conditions(self.uri))
+        with DatabaseSession(self.uri, scan=True) as session:
+            session.run(lambda connection: check_table(connection, self.uri))
             return int(session.run(lambda connection: connection.execute(statement).scalar_one()))
 
     @cached_property
     def _table(self) -> Any:
-        return table_clause(self._uri)
+        return table_clause(self.uri)
 
     @cached_property
     def _page(self) -> Select[Any]:
         import sqlalchemy
 
         columns = self._table.c
-        key = columns[self._uri.key]
+        key = columns[self.uri.key]
         # Without an explicit type, the database compares with the type of the key: its width, its collation.
-        return (sqlalchemy.select(key, columns[self._uri.source], columns[self._uri.target])
-                .where(key <= sqlalchemy.bindparam("until"), *conditions(self._uri))
-                .order_by(key).limit(self._uri.page))
+        return (sqlalchemy.select(key, columns[self.uri.source], columns[self.uri.target])
+                .where(key <= sqlalchemy.bindparam("until"), *conditions(self.uri))
+                .order_by(key).limit(self.uri.page))
 
     @cached_property
     def _next_page(self) -> Select[Any]:
         import sqlalchemy
 
-        return self._page.where(self._table.c[self._uri.key] > sqlalchemy.bindparam("after"))
+        return self._page.where(self._table.c[self.uri.key] > sqlalchemy.bindparam("after"))
 
     def _largest_key(self, connection: Connection) -> Any:
         import sqlalchemy
 
-        return connection.execute(sqlalchemy.select(sqlalchemy.func.max(self._table.c[self._uri.key]))).scalar_one()
+        return connection.execute(sqlalchemy.select(sqlalchemy.func.max(self._table.c[self.uri.key]))).scalar_one()
 
     def _fetch(self, session: DatabaseSession, after: Key | None, until: Key) -> Any:
         statement = self._page if after is None else self._next_page
@@ -137,12 +137,12 @@ class DatabaseSource(Source):
         try:
             return session.run(lambda connection: connection.execute(statement, parameters).fetchall())
         except DatabaseRefusal as error:
-            session.run(lambda connection: check_table(connection, self._uri))     # its message is more precise
-            beginning = "" if after is None else f" after {self._uri.key} = {after!r}"
-            raise DatabaseRefusal(f"{error} It occurred in the first {self._uri.page} rows{beginning}.") from None
+            session.run(lambda connection: check_table(connection, self.uri))     # its message is more precise
+            beginning = "" if after is None else f" after {self.uri.key} = {after!r}"
+            raise DatabaseRefusal(f"{error} It occurred in the first {self.uri.page} rows{beginning}.") from None
 
     def _wrong_key(self, key: object) -> str:
-        return (f"{self.name}: the key {self._uri.key} has the value {key!r}, but must be an integer or text. Fix "
+        return (f"{self.name}: the key {self.uri.key} has the value {key!r}, but must be an integer or text. Fix "
                 "the value, or name another key with key=COLUMN.")
 
     def _check_cursor(self, cursor: Cursor) -> tuple[Key | None, Key | None]:
@@ -154,11 +154,11 @@ class DatabaseSource(Source):
                         "returned.")
 
     def _refuse_row(self, key: Key, *texts: object) -> NoReturn:
-        column, text = next((column, text) for column, text in zip((self._uri.source, self._uri.target), texts,
+        column, text = next((column, text) for column, text in zip((self.uri.source, self.uri.target), texts,
                                                                    strict=True) if type(text) is not str)
         value = "NULL" if text is None else f"{type(text).__name__} instead of text"
         fix = "skip such rows: missing=skip" if text is None else "name other columns: source=COLUMN&target=COLUMN"
-        raise DataError(f"{self.name}: the row with {self._uri.key} = {key!r} has {value} in {column}. Fix it, or "
+        raise DataError(f"{self.name}: the row with {self.uri.key} = {key!r} has {value} in {column}. Fix it, or "
                         f"{fix}")
 
 

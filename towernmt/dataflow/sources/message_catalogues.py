@@ -136,7 +136,7 @@ def parse_po(data: bytes, name: str) -> Catalogue:
         lines = Chunk(name, 1, 0, data).decode()
     else:
         lines = [line.removesuffix("\r") for line in _decode(data, charset, name).split("\n")]
-    return _catalogue(_PoParser(name).parse(lines))
+    return _catalogue(_PoParser(name, charset).parse(lines))
 
 
 def parse_mo(data: bytes, name: str) -> Catalogue:
@@ -205,7 +205,8 @@ def _decode(data: bytes, charset: str, name: str) -> str:
 
 _LINE = re.compile(r'\s*(?:(msgctxt|msgid_plural|msgid|msgstr|domain)\s*(?:\[\s*(\d+)\s*\])?\s*)?'
                    r'"((?:[^"\\]|\\.)*)"\s*\Z')
-_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{1,2}|[0-7]{1,3}|.)")
+_ESCAPED_BYTE = re.compile(r"\\(?:x([0-9a-fA-F]{1,2})|([0-7]{1,3}))")
+_ESCAPE = re.compile(rf"((?:{_ESCAPED_BYTE.pattern})+)|\\(.)")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v", '"': '"', "\\": "\\",
             "'": "'", "?": "?"}
 
@@ -213,8 +214,8 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v
 class _PoParser:
     """A parser of `.po` lines. An entry ends at the next entry, or at a comment after it."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, charset: str) -> None:
+        self.name, self.charset = name, charset
         self.messages: list[Message] = []
         self._begin_entry()
 
@@ -252,7 +253,19 @@ class _PoParser:
                 raise DataError(f"{self.name} line {number}: {keyword} is not expected here. Fix the entry (`msgfmt "
                                 "--check` shows details).")
             self.strings[self.current] = []
-        self.strings[self.current].append(_ESCAPE.sub(_unescaped, text))
+        self.strings[self.current].append(self._unescaped(text, number) if "\\" in text else text)
+
+    def _unescaped(self, text: str, number: int) -> str:
+        """Return a string without escapes. Consecutive escaped bytes are a text in the encoding of the catalogue."""
+
+        def unescape(match: re.Match[str]) -> str:
+            if match[1] is None:
+                return _ESCAPES.get(match[4], match[0])
+            data = bytes(int(digits, 16) if digits else int(octal, 8) & 0xFF
+                         for digits, octal in _ESCAPED_BYTE.findall(match[1]))
+            return _decode(data, self.charset, f"{self.name} line {number}")
+
+        return _ESCAPE.sub(unescape, text)
 
     def _end_entry(self) -> None:
         text = "".join(self.strings.get("msgid", ()))
@@ -261,12 +274,3 @@ class _PoParser:
             forms = sorted((int(key.split()[1]), key) for key in self.strings if key.startswith("msgstr"))
             self.messages.append(Message(text, plural, ["".join(self.strings[key]) for _, key in forms] or [""]))
         self._begin_entry()
-
-
-def _unescaped(match: re.Match[str]) -> str:
-    code = match[1]
-    if code.startswith("x") and len(code) > 1:
-        return chr(int(code[1:], 16))
-    if code[:1].isdigit() and code[0] < "8":
-        return chr(int(code, 8) & 0xFF)
-    return _ESCAPES.get(code, match[0])

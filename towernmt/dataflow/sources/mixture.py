@@ -4,7 +4,8 @@ A draw decides which source the next pair comes from. A draw is a function of (s
 raw output of a counter-based generator, so resuming is a seek.
 
 An epoch of a mixture ends when every source was read to its end at least once, or when a source with `on_end='end'`
-ends. Until then a source that ends begins again ('restart') or is left out ('drop').
+ends. Until then a source that ends begins again ('restart') or is left out ('drop'). A source without pairs is always
+left out.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +22,8 @@ from towernmt.core.structured_files import Between, JSONError, Natural, typed_va
 from towernmt.core.world import current_world
 from towernmt.dataflow.sources.mixture_weights import WeightChange, WeightLog, check_weight, damaged_weights
 from towernmt.dataflow.sources.source import Cursor, Pair, Source
+
+T = TypeVar("T")
 
 MIXES = ("weight", "temperature", "concatenate")
 ON_END = ("restart", "drop", "end")
@@ -186,10 +189,11 @@ class Mixture(Source):
             DataError: a source cannot be reached.
         """
         counted = self.mix == "temperature" and len(self.ingredients) > 1
-        weights = self.weights([ingredient.source.count() if counted else 1 for ingredient in self.ingredients])
+        weights = self.weights([_call(ingredient.source, ingredient.source.count) if counted else 1
+                                for ingredient in self.ingredients])
         return {"epoch": epoch, "draw": 0, "over": False, "sources": [
-            {"name": ingredient.source.name, "cursor": ingredient.source.begin(), "weight": weight, "pairs": 0,
-             "round": 0, "rounds": 0, "active": True}
+            {"name": ingredient.source.name, "cursor": _call(ingredient.source, ingredient.source.begin),
+             "weight": weight, "pairs": 0, "round": 0, "rounds": 0, "active": True}
             for ingredient, weight in zip(self.ingredients, weights, strict=True)]}
 
     def read(self, cursor: Cursor) -> Iterator[tuple[Cursor, Pair]]:
@@ -323,25 +327,24 @@ class MixtureReader:
             if iterator is None:
                 iterator = self._iterators[index] = source.read(self._states[index]["cursor"])
             return next(iterator, None)
-        except TowerNMTError:
+        except (TowerNMTError, MemoryError):
             raise
         except Exception as error:
-            reason = " ".join(str(error).split()) or "no message"
-            raise DataError(f"{source.name}: cannot be read ({type(error).__name__}: {reason}). Check the source, and "
-                            "start the same command again.") from error
+            raise _unreadable(source, error) from error
 
     def _end_source(self, index: int) -> None:
         state, mixture = self._states[index], self._mixture
         empty, state["rounds"] = state["round"] == 0, state["rounds"] + 1
         self._iterators[index] = None
         action = mixture.on_end(index)
-        self._over = action == "end"
+        self._over = action == "end" and not empty
         if empty or action != "restart":
             state["active"] = False
             self._choices = []
         self._over = self._over or all(source["rounds"] for source in self._states)
         if not self._over and state["active"]:
-            state["cursor"], state["round"] = mixture.ingredients[index].source.begin(), 0
+            source = mixture.ingredients[index].source
+            state["cursor"], state["round"] = _call(source, source.begin), 0
         if len(self._states) > 1 or empty:
             mixture.report(f"Epoch {self._epoch + 1}: {state['name']} {self._describe_end(state, empty)}.")
 
@@ -373,6 +376,26 @@ class MixtureReader:
         last = max(index for index, state in enumerate(self._states) if state["active"])
         indices: list[int] = np.minimum(drawn_sources, last).tolist()
         return indices
+
+
+def _call(source: Source, method: Callable[[], T]) -> T:
+    """Return the result of a method of a source.
+
+    Raises:
+        DataError: an unexpected exception was raised; the message names the source.
+    """
+    try:
+        return method()
+    except (TowerNMTError, MemoryError):
+        raise
+    except Exception as error:
+        raise _unreadable(source, error) from error
+
+
+def _unreadable(source: Source, error: Exception) -> DataError:
+    reason = " ".join(str(error).split()) or "no message"
+    return DataError(f"{source.name}: cannot be read ({type(error).__name__}: {reason}). Check the source, and start "
+                     "the same command again.")
 
 
 def _open_cursor(cursor: Cursor, mixture: Mixture) -> tuple[int, int, bool, list[dict[str, Any]]]:

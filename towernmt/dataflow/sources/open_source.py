@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 from typing import Any
@@ -142,9 +143,9 @@ def open_source(uri: str) -> Source:
         return _open_url(uri)
     address, option_texts = split_uri(uri)
     if kind == "s3":
-        split_name(address)
-        return _open_files(_s3_name(uri, address), address, option_texts, _S3_OPTIONS)
-    return _open_files(uri, _path(address), option_texts, {})
+        address = _s3_address(address)
+        return _open_files(_s3_name(uri, address), address, address, option_texts, _S3_OPTIONS)
+    return _open_files(uri, address, _path(address), option_texts, {})
 
 
 def open_storage(uri: str) -> tuple[Storage, str]:
@@ -164,7 +165,7 @@ def open_storage(uri: str) -> tuple[Storage, str]:
     if kind != "s3":
         return LocalStorage(), _path(uri)
     address, option_texts = split_uri(uri)
-    split_name(address)
+    address = _s3_address(address)
     return _storage(address, parse_options(address, option_texts, _S3_OPTIONS)), address
 
 
@@ -193,7 +194,9 @@ def _scheme(uri: str) -> str:
 
 
 def _path(address: str) -> str:
-    return os.path.expanduser(re.sub("(?i)^file://(localhost)?", "", address))
+    """Return the path of a file URI, whose percent-encoding is decoded, or the path itself; `~` is expanded."""
+    path = re.sub("(?i)^file://(localhost)?", "", address)
+    return os.path.expanduser(path if path == address else unquote(path))
 
 
 def _is_dialect(scheme: str) -> bool:
@@ -209,14 +212,14 @@ def _is_dialect(scheme: str) -> bool:
     return True
 
 
-def _open_files(uri: str, pattern: str, option_texts: Mapping[str, str], storage_parsers: Mapping[str, OptionParser]
-                ) -> Source:
-    address = mask_uri(uri.partition("?")[0] if option_texts else uri)
+def _open_files(name: str, address: str, pattern: str, option_texts: Mapping[str, str],
+                storage_parsers: Mapping[str, OptionParser]) -> Source:
+    address = mask_uri(address)
     make, parsers = _format(address, pattern, option_texts)
     values = parse_options(address, option_texts, {**parsers, **storage_parsers, "format": parse_name})
     values.pop("format", None)
     storage_values = {key: values.pop(key) for key in storage_parsers if key in values}
-    return make(mask_uri(uri), _storage(pattern, storage_values), pattern, **values)
+    return make(mask_uri(name), _storage(pattern, storage_values), pattern, **values)
 
 
 def _open_url(uri: str) -> Source:
@@ -228,9 +231,13 @@ def _open_url(uri: str) -> Source:
     user, _, host_and_path = address.rpartition("@") if "@" in address.partition("/")[0] else ("", "", address)
     pattern = f"{scheme.lower()}://{host_and_path}"
     items = [item for item in query.split("&") if item]
-    option_texts = {key: unquote(value) for key, _, value in (item.partition("=") for item in items)}
+    parameters = [(key, unquote(value)) for key, _, value in (item.partition("=") for item in items)]
+    option_texts = dict(parameters)
     make, parsers = _format(pattern, pattern, option_texts)
     parsers = {**parsers, **_WEB_OPTIONS, "format": parse_name}
+    for key, count in Counter(key for key, _ in parameters).items():
+        if count > 1 and key in parsers:
+            raise SettingsError(f"{pattern}: option '{key}' occurs twice. Remove one of them.")
     for key in option_texts.keys() - parsers.keys():
         if close := nearest(key, parsers, ALMOST_EQUAL):
             raise SettingsError(f"{pattern}: option '{key}' does not exist. Did you mean '{close}'? (To send a "
@@ -244,6 +251,12 @@ def _open_url(uri: str) -> Source:
                 HttpStorage(WebServer(user, query, **retry_values)), pattern, **values)
 
 
+def _s3_address(address: str) -> str:
+    """Check an address in S3, and return it with the scheme in lower case, as in the names of listed objects."""
+    split_name(address)
+    return f"s3{address[2:]}"
+
+
 def _s3_name(uri: str, address: str) -> str:
     """Return the URI without the retry options, so that they may change when a run or a table load is resumed."""
     items = [item for item in uri[len(address) + 1:].split("&") if item.partition("=")[0] not in _S3_RETRY_OPTIONS]
@@ -251,7 +264,7 @@ def _s3_name(uri: str, address: str) -> str:
 
 
 def _storage(pattern: str, options: Mapping[str, Any]) -> Storage:
-    if not pattern.lower().startswith("s3://"):
+    if not pattern.startswith("s3://"):
         return LocalStorage()
     from towernmt.dataflow.storage.s3_storage import S3Storage
 

@@ -124,7 +124,7 @@ class FileSource(Source):
         subject, pronoun = ("the file has", "it") if files == 1 else (f"the {files} files have", "them")
         return (f"{self.name}: {subject} changed since the pass over {pronoun} began (the size or modification time "
                 "differs, or a file was added or removed), so saved positions are not valid. Restore the old files, "
-                "or start a new run.")
+                "or start again: train in another --logdir, or load into another table.")
 
 
 def zip_cursors(head: Sequence[object], *positions: Iterable[int]) -> Iterator[Cursor]:

@@ -40,7 +40,7 @@ class HttpStorage:
 
     def list(self, pattern: str) -> list[StoredFile]:
         """See `Storage.list`; `pattern` is a URL without user, password and query, and names one file."""
-        if re.search(r"[*\[]", pattern):
+        if re.search(r"://[^/]*/.*[*\[]", pattern):     # a host may have brackets: http://[::1]/x.tsv
             raise DataError(f"{pattern}: web servers do not list their files, so patterns (*, [...]) are not "
                             "supported. Name each file, for example in a corpora.yaml. Write * and [ in a name as %2A "
                             "and %5B.")

@@ -29,7 +29,7 @@ from towernmt.core.files import CACHE_VARIABLE, flush_to_disk, user_cache
 
 DEFAULT_GB = 10.0
 SIZE_VARIABLE = "TOWERNMT_CACHE_GB"
-PATIENCE_SECONDS = 300.0    # longer than S3 is tried again without progress
+PATIENCE_SECONDS = 900.0    # longer than the two requests of a fetch are retried without progress (2 x 415 s)
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _UNFINISHED_SUFFIX = ".tmp"
 _LOCK_NAME = "lock"
@@ -260,6 +260,6 @@ def _open_and_touch(path: Path) -> BinaryIO | None:
         file = open(path, "rb")
     except FileNotFoundError:
         return None
-    with contextlib.suppress(PermissionError):      # the copy of another user keeps its time of last use
+    with contextlib.suppress(OSError):      # a copy of another user or on a read-only disk keeps its time of last use
         os.utime(file.fileno())
     return file

@@ -28,6 +28,7 @@ _TRANSIENT_CODES = {"InternalError", "OperationAborted", "RequestTimeout", "Serv
 _WRONG_REGION = {"AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect", "301"}
 _CREDENTIALS = ("Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE for a profile of "
                 "~/.aws/credentials")
+_jitter = random.SystemRandom()     # has no state: it must not change that of seeded generators
 _log = logging.getLogger(__name__)
 
 
@@ -116,7 +117,7 @@ def give_up_or_wait(options: S3Options, name: str, error: Exception, failures: i
         raise DataError(f"{name}: not reachable in {failures} consecutive attempts ({reason}). Check the server"
                         f"{f' {options.endpoint_url}' if options.endpoint_url else ''} and the network; a larger "
                         "retries= in the URI sets a longer wait.") from None
-    delay = random.uniform(0, min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** (failures - 1)))
+    delay = _jitter.uniform(0, min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(failures - 1, 10)))
     _log.log(logging.WARNING if failures > 2 else logging.INFO, "%s: %s; attempt %d of %d in %.1f s", name, reason,
              failures + 1, options.retries + 1, delay)
     time.sleep(delay)
@@ -257,6 +258,9 @@ def _response_error(name: str, bucket: str, server: str, error: Any) -> DataErro
     if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"):
         return DataError(f"{name}: {server} does not accept the credentials ({code}). {_CREDENTIALS}, with a key that "
                          "is valid there.")
+    if code == "RequestTimeTooSkewed":
+        return DataError(f"{name}: the clock of this machine differs too much from the clock of {server}. Set the "
+                         "clock of this machine, and start the same command again.")
     if status in (401, 403):
         return DataError(f"{name}: {server} denies access with these credentials ({code}). Request permission to list "
                          f"and read the bucket {bucket}, or use another key. {_CREDENTIALS}.")

@@ -6,7 +6,6 @@ stream has ended.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -168,7 +167,11 @@ class ObjectReader(PositionedReader):
 
 
 def glob_pattern(pattern: str) -> re.Pattern[str]:
-    """Return a glob as a regular expression for complete keys, where only `**` matches a slash."""
+    """Return a glob as a regular expression for complete keys, where only `**` matches a slash.
+
+    Raises:
+        SettingsError: a range of characters is reversed, as in `[9-0]`.
+    """
     parts, position = [], 0
     while position < len(pattern):
         remaining = pattern[position:]
@@ -189,7 +192,11 @@ def glob_pattern(pattern: str) -> re.Pattern[str]:
         else:
             parts.append(re.escape(remaining[0]))
             position += 1
-    return re.compile("".join(parts), re.DOTALL)
+    try:
+        return re.compile("".join(parts), re.DOTALL)
+    except re.error as error:
+        raise SettingsError(f"{pattern}: not a valid pattern ({error.msg}). Write the smaller character of a range "
+                            "first, as in [0-9].") from None
 
 
 _OPTIONS = ("endpoint_url", "region", "retries")
@@ -200,12 +207,10 @@ class S3Folder:
     """A folder in S3.
 
     Attributes:
-        uri: the URI as written, which can be parsed again.
         name: `s3://bucket/prefix`, without a slash at the end.
         options: the server.
     """
 
-    uri: str
     name: str
     options: S3Options
 
@@ -244,7 +249,7 @@ def parse_s3_folder(uri: str) -> S3Folder:
     retries = values.get("retries", str(S3Options.retries))
     if not retries.isdecimal():
         raise SettingsError(f"{name}: retries={retries}: expected a whole number.")
-    return S3Folder(uri, name.rstrip("/"),
+    return S3Folder(name.rstrip("/"),
                     S3Options(values.get("endpoint_url") or None, values.get("region") or None, int(retries)))
 
 
@@ -275,16 +280,16 @@ def upload_stream(options: S3Options, name: str, stream: BinaryIO, metadata: Map
     bucket, key = split_name(name)
     mark = dict(metadata or {"towernmt-upload": token_hex(8)})
 
-    def upload() -> None:
-        try:
-            s3.upload_fileobj(stream, bucket, key, Config=config, ExtraArgs={"Metadata": mark})
-        except ClientError as error:
-            # If the response to the last request is lost, boto3 repeats the request after the upload has ended.
-            if error.response["Error"]["Code"] != "NoSuchUpload" or object_metadata(options, name)[1] != mark:
-                raise
-
-    # A stream can be read only once, so boto3 itself retries the parts.
-    retrying(dataclasses.replace(options, retries=0), name, upload)
+    try:
+        s3.upload_fileobj(stream, bucket, key, Config=config, ExtraArgs={"Metadata": mark})
+    except DataError:       # of the stream
+        raise
+    except Exception as error:
+        # If the response to the last request is lost, boto3 repeats the request after the upload has ended.
+        is_ended = isinstance(error, ClientError) and error.response["Error"]["Code"] == "NoSuchUpload"
+        if not is_ended or object_metadata(options, name)[1] != mark:
+            # A stream can be read only once, so boto3 itself has retried the parts.
+            give_up_or_wait(options, name, error, failures=options.retries + 1)
 
 
 def object_metadata(options: S3Options, name: str) -> tuple[int, dict[str, str]]:

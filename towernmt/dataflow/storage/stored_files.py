@@ -13,7 +13,7 @@ import lzma
 import os
 import stat
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO, NamedTuple, Protocol
 
 from towernmt.core.errors import DataError, remedy
@@ -97,7 +97,8 @@ class LocalStorage:
                                 f"{os.path.join(pattern, '*.tsv.gz')} or {os.path.join(pattern, '**', '*.mo')}.")
             return [file]
         # With two `**` in the pattern, glob returns a file once for each way to match it.
-        matches = [self._stat(name) for name in sorted(set(glob.glob(pattern, recursive=True)))]
+        names = set(glob.glob(pattern, recursive=True))
+        matches = [self._stat(name) for name in sorted(_without_links(names) if "**" in pattern else names)]
         files = [file for file in matches if file is not None]
         if not files:
             raise DataError(f"{pattern}: no file matches this pattern. Check the path, and that the shell has not "
@@ -131,6 +132,18 @@ class LocalStorage:
             return None
         check_rereadable(path)
         return StoredFile(path, status.st_size, _version(status))
+
+
+def _without_links(names: Iterable[str]) -> Iterable[str]:
+    """Return the names of files without those that reach a folder again, through a link to it."""
+    folders: dict[str, str] = {}
+    distinct: dict[tuple[str, str], str] = {}
+    for name in sorted(names, key=lambda name: (name.count(os.sep), name)):
+        folder, file = os.path.split(name)
+        if folder not in folders:
+            folders[folder] = os.path.realpath(folder)
+        distinct.setdefault((folders[folder], file), name)
+    return distinct.values()
 
 
 def _version(status: os.stat_result) -> str:
@@ -181,6 +194,9 @@ class Compression(NamedTuple):
     decoder: Callable[[], _StreamDecoder]
 
 
+_LARGEST_WINDOW = 1 << 31      # of zstd --long=31; the default of the library is that of --long=27
+
+
 def _gzip() -> _StreamDecoder:
     return zlib.decompressobj(16 + zlib.MAX_WBITS)
 
@@ -190,7 +206,7 @@ def _zstandard() -> _StreamDecoder:
         import zstandard
     except ImportError as error:
         raise DataError("Reading .zst files needs the package zstandard: pip install 'towernmt[zstd]'.") from error
-    return zstandard.ZstdDecompressor().decompressobj()
+    return zstandard.ZstdDecompressor(max_window_size=_LARGEST_WINDOW).decompressobj()
 
 
 _COMPRESSIONS = {".gz": Compression("gzip", _gzip), ".bz2": Compression("bzip2", bz2.BZ2Decompressor),

@@ -7,12 +7,13 @@ the dotless i, Greek capitals have no accents, and Dutch writes IJ at the beginn
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Callable, Iterable
 
+import regex  # type: ignore[import-untyped]
+
 _DOTTED = ("tr", "az")
-_WORD = re.compile(r"(?<!\w)[^\W\d_](?:[^\W_]|['’](?=\w))*")
+_WORD = regex.compile(r"(?<![\p{L}\p{N}_]\p{M}*)\p{L}(?:[\p{L}\p{M}\p{N}]|['’](?=[\p{L}\p{N}_]))*")
 _GREEK_ACCENTS = "\u0301\u0300\u0342\u0313\u0314\u0345"
 
 

@@ -8,7 +8,7 @@ random numbers, so that a resumed run modifies each pair as an uninterrupted run
 | `upper` | in capitals | in capitals |
 | `title` | with a capital at each word | with a capital at each word |
 | `typos` | one typo in about six words: a neighbouring key, a swap, a doubling, an omission | unchanged |
-| `noise` | final punctuation missing or doubled, a doubled space, accents missing, other quotes | unchanged |
+| `noise` | final punctuation missing or doubled, accents missing, other quotes | unchanged |
 | `emoji` | with an emoji or a symbol | with the same at the same end |
 | `spans` | with an address, a number, or a placeholder | with the same at the corresponding position |
 | `join` | with the next pair's source | with the next pair's target |
@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import regex  # type: ignore[import-untyped]
 
 from towernmt.core.errors import SettingsError, suggestion
 from towernmt.dataflow.text.clean_text import split_tags
@@ -33,8 +34,9 @@ TextPair = tuple[str, str]
 """Source and target of a sentence pair."""
 _FINAL = re.compile(r"(?<![.!?…。！？])[.!?…。！？]+\s*$")
 """Final marks; the part before them makes the time linear in a long row of them."""
-_TOKEN = re.compile(r"[^\W_]{2,}")
-_WORD = re.compile(r"\w+")
+# The words of Indian scripts have marks, which are not in the `\w` of `re`.
+_TOKEN = regex.compile(r"[\p{L}\p{N}][\p{L}\p{M}\p{N}]+")
+_WORD = regex.compile(r"[\p{L}\p{N}_][\p{L}\p{M}\p{N}_]*")
 _ROWS = {"": ("qwertyuiop", "asdfghjkl", "zxcvbnm"), "de": ("qwertzuiopü", "asdfghjklöä", "yxcvbnm"),
          "fr": ("azertyuiop", "qsdfghjklm", "wxcvbn")}
 _QUOTES = {'"': "“", "'": "’", "“": '"', "”": '"', "„": '"', "’": "'", "‘": "'", "«": '"', "»": '"'}
@@ -129,25 +131,16 @@ def neighbouring_keys(letter: str, language: str) -> list[str]:
 
 
 def _noise(pair: PairText, draw: random.Random) -> None:
-    kinds: list[Callable[[str, random.Random], str]] = [
-        lambda text, _: _FINAL.sub("", text) or text,
-        lambda text, _: _FINAL.sub(lambda match: match[0].strip()[-1] * 2, text),
-        _with_double_space, lambda text, _: without_accents(text),
-        lambda text, _: "".join(_QUOTES.get(c, c) for c in text)]
+    kinds: list[Callable[[str], str]] = [
+        lambda text: _FINAL.sub("", text) or text,
+        lambda text: _FINAL.sub(lambda match: match[0].strip()[-1] * 2, text),
+        without_accents, lambda text: "".join(_QUOTES.get(c, c) for c in text)]
     draw.shuffle(kinds)
     for kind in kinds:      # the first one that changes something
-        changed = kind(pair.source, draw)
+        changed = kind(pair.source)
         if changed != pair.source:
             pair.source = changed
             return
-
-
-def _with_double_space(text: str, draw: random.Random) -> str:
-    spaces = [index for index, c in enumerate(text) if c == " "]
-    if not spaces:
-        return text
-    index = draw.choice(spaces)
-    return text[:index] + " " + text[index:]
 
 
 def without_accents(text: str) -> str:
@@ -186,7 +179,7 @@ def _spans(pair: PairText, draw: random.Random) -> None:
               if source_counts[word] == 1 == target_counts[word]]
     if shared:
         word = draw.choice(shared)
-        pair.source, pair.target = (re.sub(rf"(?<!\w){re.escape(word)}(?!\w)", lambda _: span, text)
+        pair.source, pair.target = (_WORD.sub(lambda match: span if match[0] == word else match[0], text)
                                     for text in (pair.source, pair.target))
         return
     where = draw.choice(("end", "before the full stop"))

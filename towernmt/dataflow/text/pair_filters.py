@@ -10,7 +10,6 @@ Massive Datasets, 3.4). The first of such pairs, in the order of the corpus, is 
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -258,7 +257,7 @@ _BANDS, _ROWS = 6, 10  # finds half of the pairs of Jaccard similarity 0.8, 92 %
 KEYS_PER_PAIR = {"keep": 0, "exact": 1, "near": 1 + _BANDS}
 """Keys of a pair for each of DUPLICATES."""
 _MINHASH_SEED = 1
-_WORD = re.compile(r"\w+")
+_WORD = regex.compile(r"[\p{L}\p{N}_][\p{L}\p{M}\p{N}_]*")     # the `\w` of `re` lacks the marks of Indian scripts
 
 
 def duplicate_keys(pairs: Sequence[tuple[str, str]], kind: str) -> NDArray[np.uint64]:
@@ -342,8 +341,8 @@ class PairFilter:
         max_length: maximum number of tokens of either side, without BOS and EOS.
         max_length_ratio: maximum ratio of the longer side to the shorter side, in tokens.
         texts: filters of the text of a pair.
-        duplicates: one of `DUPLICATES`, which determines the keys of pairs that are computed. `preparation.tasks`
-            compares the keys and drops the pairs.
+        duplicates: one of `DUPLICATES`, which determines the keys of pairs that are computed.
+            `preparation.encode_tasks` compares the keys and drops the pairs.
     """
 
     max_length: int

@@ -181,12 +181,17 @@ class TextIndex:
                 for n in range(-(-self.summary.lines // lines))]
 
     def check_unchanged(self) -> None:
-        """Check that the file has not changed since it was read.
+        """Check that the content of the file has not changed since it was read.
 
         Raises:
-            DataError: the file has changed.
+            DataError: the content has changed.
         """
-        if state_of(self.summary.path) != self.state:
+        if state_of(self.summary.path) == self.state:
+            return
+        scan = Scan(self.summary.path)      # another time of modification is no proof of other content
+        for chunk in read_chunks(self.summary.path):
+            scan.add(chunk)
+        if scan.summary() != self.summary:
             raise _changed(self.summary.path)
 
     def to_text(self) -> str:

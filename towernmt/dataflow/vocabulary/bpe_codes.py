@@ -132,15 +132,14 @@ class BpeCodesVocabulary(Vocabulary):
         return {".codes": self._codes, ".pieces": write_pieces(self._pieces)}
 
 
-def learn_bpe_codes(sentences: Iterable[str], size: int, codes: bytes | None = None, origin: str = "BPE codes",
-                    split_digits: bool = False) -> BpeCodesVocabulary:
+def learn_bpe_codes(sentences: Iterable[str], size: int, codes: bytes | None = None, split_digits: bool = False
+                    ) -> BpeCodesVocabulary:
     """Learn codes and the list of their subwords, with at most `size` ids. The rarest other subwords become UNK.
 
     Args:
         sentences: cleaned sentences.
         size: maximum number of ids, including the four special ids.
         codes: existing codes, for which only the list of subwords is learned; None to learn codes, too.
-        origin: path of `codes`, for the error message.
         split_digits: learn no code with a digit, so that each digit is a separate subword. The digits 0 to 9 are
             subwords even if the text has none.
 
@@ -154,7 +153,7 @@ def learn_bpe_codes(sentences: Iterable[str], size: int, codes: bytes | None = N
         raise DataError("the text to learn a vocabulary from is empty: every line is blank. Check the text.")
     if codes is None:
         codes = _learn(words, size - len(SPECIAL_PIECES), split_digits)
-    segmenter = _segmenter(codes, origin)
+    segmenter = _segmenter(codes)
     pieces: Counter[str] = Counter()
     for word, count in words.items():
         for piece in segmenter.segment_tokens([word]):
@@ -163,7 +162,7 @@ def learn_bpe_codes(sentences: Iterable[str], size: int, codes: bytes | None = N
         for digit in string.digits:     # inside a word and at its end, the most frequent subwords of all
             pieces[digit] += words.total()
             pieces[digit + SEPARATOR] += words.total()
-    return BpeCodesVocabulary(codes, most_frequent(pieces, size), origin)
+    return BpeCodesVocabulary(codes, most_frequent(pieces, size))
 
 
 def _learn(words: Counter[str], symbols: int, split_digits: bool) -> bytes:
@@ -197,7 +196,7 @@ def _between_digits(words: Counter[str]) -> Counter[str]:
     return counts
 
 
-def _segmenter(codes: bytes, origin: str) -> Any:
+def _segmenter(codes: bytes, origin: str = "BPE codes") -> Any:
     apply_bpe = _subword_nmt("apply_bpe")
     try:
         text = codes.decode("utf-8")
@@ -207,6 +206,15 @@ def _segmenter(codes: bytes, origin: str) -> Any:
     except (SystemExit, ValueError, IndexError, AttributeError) as error:
         raise DataError(f"{origin}: not a file of subword-nmt codes (a line '#version', then two symbols a line). "
                         "Check the path.") from error
+
+
+def check_subword_nmt() -> None:
+    """Check that codes can be learned.
+
+    Raises:
+        DataError: subword-nmt is not installed.
+    """
+    _subword_nmt("learn_bpe")
 
 
 def _subword_nmt(module: str) -> Any:

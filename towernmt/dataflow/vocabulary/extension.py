@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable
 
 from towernmt.core.errors import SettingsError
@@ -13,7 +12,7 @@ from towernmt.dataflow.vocabulary.character_coverage import automatic_coverage
 from towernmt.dataflow.vocabulary.sentencepiece_learning import learn_sentence_piece
 from towernmt.dataflow.vocabulary.sentencepiece_model import is_unigram
 from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import SentencePieceVocabulary
-from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary, most_frequent
+from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary, learn_words
 
 _TWO_DIGITS = re.compile("[0-9]{2}")
 
@@ -37,9 +36,9 @@ def extended(vocabulary: Vocabulary, sentences: Iterable[str], size: int) -> Voc
     if size <= len(SPECIAL_PIECES):
         raise SettingsError(f"--vocab-size {size} must be at least {len(SPECIAL_PIECES) + 1}.")
     if isinstance(vocabulary, WordVocabulary):
-        counts = Counter(word for sentence in sentences for word in clean(sentence).split())
-        words = dict.fromkeys(vocabulary.id_to_piece(id) for id in range(vocabulary.size))
-        return WordVocabulary([*(words | dict.fromkeys(most_frequent(counts, size)))])
+        words = (each.id_to_piece(id) for each in (vocabulary, learn_words(map(clean, sentences), size))
+                 for id in range(each.size))
+        return WordVocabulary([*dict.fromkeys(words)])
     if isinstance(vocabulary, SentencePieceVocabulary):
         return _extended_sentence_piece(vocabulary, sentences, size)
     raise SettingsError(f"A vocabulary of kind {vocabulary.kind} cannot be extended: only those of SentencePiece and "

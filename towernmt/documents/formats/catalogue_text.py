@@ -125,6 +125,7 @@ _FILL = "\U0010fffd"
 """Fills a placeholder's character up to the length of the placeholder, so that wrapped lines keep their width."""
 _PRIVATE = re.compile("[\U000f0000-\U0010ffff]")
 _HELD = re.compile(f"((?:[\U000f0000-\U000f7fff]{_FILL}*)+)|([\U000f8000-\U000fffff]){_FILL}*")
+_HELD_TAG = re.compile("[\U000f8000-\U000fffff]")
 _ANY_HELD = re.compile(f"([\U000f0000-\U000fffff]){_FILL}*")
 _TAGS = re.compile(r"<(?P<close>/?)(?P<name>[A-Za-z][\w:-]{0,40})(?P<rest>(?:\s[^<>]{0,400}?)?)(?P<single>/?)>")
 _KNOWN = frozenset("""a abbr address article aside b bdi bdo big blockquote br button caption center cite code dd del
@@ -185,13 +186,16 @@ class CatalogueText:
             return None
         text = self._pieces.text([(self._flat(segment),) for segment in translated])
         if self.kind is not None:
-            found = self._with_placeholders(text, self.kind)
+            found = self._with_placeholders(self._with_tags(text, _FILL), self.kind)
             if found is None:
                 return None
-            text = found
-        text = _ANY_HELD.sub(lambda held: self._tags[ord(held[1]) - _TAG]
+            text = found.replace(_FILL, "")
+        return self._with_accelerator(self._with_tags(text))
+
+    def _with_tags(self, text: str, around: str = "") -> str:
+        """Return the text with tags in place of their characters, and with a string around each tag."""
+        return _ANY_HELD.sub(lambda held: f"{around}{self._tags[ord(held[1]) - _TAG]}{around}"
                              if 0 <= ord(held[1]) - _TAG < len(self._tags) else held[0], text)
-        return self._with_accelerator(text)
 
     def _held(self, first: int, held: list[str], text: str) -> str:
         if len(held) == _MOST:
@@ -201,17 +205,24 @@ class CatalogueText:
         return chr(first + len(held) - 1) + _FILL * (len(text) - 1)
 
     def _with_placeholders_held(self, text: str) -> str:
-        """Return the text with a private character for each placeholder; `%%` becomes a single sign."""
+        """Return the text with a private character for each placeholder; `%%` becomes a single sign.
+
+        Placeholders in tags that are held already, such as `<a href="%s">`, count in the order of the text, too.
+        """
         kind = self.kind
         if kind is None:
             return text
 
         def hold(found: re.Match[str]) -> str:
+            if _HELD_TAG.match(found[0]):
+                number = ord(found[0]) - _TAG
+                self._tags[number] = kind.pattern.sub(hold, self._tags[number])
+                return found[0]
             is_sign = len(found[0]) == 2 and found[0][0] == found[0][1] and found[0][0] in kind.sign
             return found[0][0] if is_sign and not self._has_bare_signs else self._held(
                 _PLACEHOLDER, self.placeholders, found[0])
 
-        return kind.pattern.sub(hold, text)
+        return re.sub(f"{kind.pattern.pattern}|{_HELD_TAG.pattern}", hold, text)
 
     def _with_tags_held(self, text: str) -> str:
         """Return the text with a private character for each tag of HTML."""
@@ -293,7 +304,10 @@ class CatalogueText:
                        for part in segment)
 
     def _with_placeholders(self, text: str, kind: FormatStrings) -> str | None:
-        """Return the text with its placeholders, each of which must occur exactly once."""
+        """Return the text with its placeholders, each of which must occur exactly once.
+
+        Around each tag is `_FILL`, so that no placeholder begins with the sign before a tag, as in `50%<b>`.
+        """
         pieces: list[str | int] = []
         done = 0
         for held in _ANY_HELD.finditer(text):

@@ -31,6 +31,10 @@ _AROUND = {"hyperlink": (), "ins": (), "moveTo": (), "smartTag": ("smartTagPr",)
 _DIVIDES = ("tab", "br", "cr", "ptab")
 _LEFT_OUT = ("proofErr", "lastRenderedPageBreak", "softHyphen")
 """Elements that programs create again: marks of spelling, old page breaks, possible hyphens."""
+_INVISIBLE = ("", "bookmarkStart", "bookmarkEnd", "commentRangeStart", "commentRangeEnd", "commentReference",
+              "annotationRef", "permStart", "permEnd", "del", "delText", "moveFrom", "moveFromRangeStart",
+              "moveFromRangeEnd", "moveToRangeStart", "moveToRangeEnd")
+"""Elements that readers do not see, within a paragraph or a run; "" stands for comments of XML."""
 _NO_LOOK = ("lang", "noProof")
 """Invisible properties of a run."""
 
@@ -109,7 +113,8 @@ class WordParagraphs:
                 kept_children = [one for one in child if one is not content]
                 yield from self._items(content, (*path, Shell(child, kept_children, content.tag)))
             elif name not in ("pPr", "smartTagPr", "customXmlPr", *_LEFT_OUT):
-                yield Item(child, path, self._text(child) if name == "fldSimple" else "", is_loose=True)
+                yield Item(child, path, self._text(child) if name == "fldSimple" else "", is_loose=True,
+                           is_invisible=name in _INVISIBLE)
 
     def _items_of_run(self, run: etree._Element, path: Path) -> Iterator[Item]:
         properties = run.find(f"{self._w}rPr")
@@ -127,7 +132,8 @@ class WordParagraphs:
                 for base_run in child.iterfind(f"{self._w}rubyBase/{self._w}r"):
                     yield from self._items_of_run(base_run, path)
             elif name != "rPr" and name not in _LEFT_OUT:
-                yield Item(_OfRun(child, look), path, divides=name in _DIVIDES, is_loose=True)
+                yield Item(_OfRun(child, look), path, divides=name in _DIVIDES, is_loose=True,
+                           is_invisible=is_hidden or name in _INVISIBLE)
 
     def _text(self, element: etree._Element) -> str:
         return "".join(text.text or "" for text in element.iter(f"{self._w}t"))
@@ -171,13 +177,28 @@ def open_docx(content: bytes) -> OfficeDocument:
         DataError: the content is not a Word document, is damaged, or too large.
     """
     archive = Archive(content, ".docx")
-    types = archive.xml("[Content_Types].xml")
-    names = [kind.get("PartName", "").lstrip("/") for kind in types.getroot()
-             if isinstance(kind.tag, str) and _TYPE.fullmatch(kind.get("ContentType", ""))]
-    members = [name for name in dict.fromkeys(names) if name in set(archive.names)]
+    members = _members_with_text(archive)
     if not members:
         raise DataError("The file is not a .docx file: it contains no Word document.")
     return OfficeDocument(archive, members, WordParagraphs)
+
+
+_CONTENT_TYPES = "[Content_Types].xml"
+"""The member with the types of the others: by name, and for names that it does not list, by suffix."""
+
+
+def _members_with_text(archive: Archive) -> list[str]:
+    """Return the names of the members with text that readers see."""
+    kinds = [kind for kind in archive.xml(_CONTENT_TYPES).getroot() if isinstance(kind.tag, str)]
+    types = {kind.get("PartName", "").lstrip("/"): kind.get("ContentType", "") for kind in kinds
+             if _name(kind) == "Override"}
+    types_of_suffixes = {kind.get("Extension", "").lower(): kind.get("ContentType", "") for kind in kinds
+                         if _name(kind) == "Default"}
+    for name in archive.names:
+        if name != _CONTENT_TYPES:
+            types.setdefault(name, types_of_suffixes.get(name.rpartition(".")[2].lower(), ""))
+    names = set(archive.names)
+    return [name for name, kind in types.items() if name in names and _TYPE.fullmatch(kind)]
 
 
 def _with_fields(items: list[Item]) -> list[Item]:
@@ -206,7 +227,8 @@ def _field(items: list[Item]) -> list[Item]:
     if _instruction(codes).split()[:1] == ["HYPERLINK"] and result:
         field = LinkField(codes, items[-1:], depth)
         return [item._replace(path=(*path, field, *item.path[depth:])) for item in result]
-    return [Item(_Whole(items, depth), path, "".join(item.text or item.shown for item in result), is_loose=True)]
+    return [Item(_Whole(items, depth), path, "".join(item.text or item.shown for item in result), is_loose=True,
+                 is_invisible=not result)]
 
 
 def _instruction(items: Sequence[Item]) -> str:

@@ -50,7 +50,7 @@ class _Entry:
 
     def named_flags(self, lines: Sequence[str]) -> list[str]:
         """Return the flags of the entry."""
-        return [flag for number in self.flags for flag in re.split(r"[,\s]+", lines[number].lstrip("#"))]
+        return [flag for number in self.flags for flag in re.split(r"[,=\s]+", lines[number].lstrip("#"))]
 
     def wants_translation(self, lines: Sequence[str]) -> bool:
         """Return whether the entry has no translation, or a fuzzy one."""
@@ -120,9 +120,7 @@ def open_po(content: bytes) -> Pieces:
     for entry in entries:
         if entry.wants_translation(lines):
             end = re.sub(r"[^\r\n]", "", lines[entry.translation]) or "\n"
-            flags = entry.flags[0] if entry.flags else entry.begin
-            pieces += ["".join(lines[index:flags]), _fuzzy(lines, entry, end),
-                       "".join(lines[flags + bool(entry.flags):entry.translation]),
+            pieces += [_with_fuzzy(lines, index, entry, end),
                        _translation(entry, forms, accelerators, entry.named_flags(lines), end)]
             index = entry.after
     return Pieces([*pieces, "".join(lines[index:])], encode)
@@ -148,7 +146,7 @@ def _entries(lines: Sequence[str]) -> Iterator[_Entry]:
             yield entry
             entry, keyword = _Entry(), ""
         if line.lstrip().startswith("#"):
-            if line.startswith("#,"):
+            if line.startswith(("#,", "#=")):      # gettext writes flags such as c-format after `#=`, too
                 entry.flags.append(number)
             elif line.startswith("#~") and not entry.texts:
                 entry = _Entry()        # the flags before an obsolete entry are not those of the next entry
@@ -174,12 +172,16 @@ def _entries(lines: Sequence[str]) -> Iterator[_Entry]:
         yield entry
 
 
-def _fuzzy(lines: Sequence[str], entry: _Entry, end: str) -> str:
-    """Return the first line of flags of an entry, with the flag fuzzy unless the entry has it."""
-    if not entry.flags:
-        return f"#, fuzzy{end}"
-    line = lines[entry.flags[0]]
-    return line if "fuzzy" in entry.named_flags(lines) else line.replace("#,", "#, fuzzy,", 1)
+def _with_fuzzy(lines: Sequence[str], first: int, entry: _Entry, end: str) -> str:
+    """Return the lines from `first` to the translation of an entry, with the flag fuzzy; `end` is the line end."""
+    before = list(lines[first:entry.translation])
+    if "fuzzy" not in entry.named_flags(lines):
+        number = next((number for number in entry.flags if lines[number].startswith("#,")), None)
+        if number is None:
+            before.insert(min([*entry.flags, entry.begin]) - first, f"#, fuzzy{end}")
+        else:
+            before[number - first] = lines[number].replace("#,", "#, fuzzy,", 1)
+    return "".join(before)
 
 
 def _translation(entry: _Entry, forms: _Forms, accelerators: str, flags: Sequence[str], end: str) -> Slot:

@@ -35,7 +35,8 @@ _XHTML = re.compile(r"\s*<\?xml\s|[^<]{0,100}<(?:!DOCTYPE\s[^>]{0,100}XHTML|html
 _XML_ENCODING = re.compile(rb"<\?xml\s[^>]{0,100}?encoding\s*=\s*[\"']([\w-]{1,40})")
 _CHARSET = re.compile(rb"<meta[^>]{1,200}?charset\s*=\s*[\"']?([\w-]{1,40})", re.IGNORECASE)
 
-_WEB_ENCODINGS = {"iso8859-1": "cp1252", "ascii": "cp1252"}
+_WEB_ENCODINGS = {"iso8859-1": "cp1252", "ascii": "cp1252", "iso8859-9": "cp1254", "iso8859-11": "cp874",
+                  "tis-620": "cp874", "gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949"}
 """Encodings that browsers read as others, which have more characters (Encoding Standard of the WHATWG)."""
 
 

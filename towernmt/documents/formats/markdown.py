@@ -40,7 +40,11 @@ from towernmt.documents.segments import Mark, Part, Segment, Shielded, plain_tex
 
 LONGEST = 10_000
 """Maximum length of a paragraph in characters, because the parser's time grows with the square of the length."""
-_FRONT_MATTER = re.compile(r"(---|\+\+\+)[ \t]*\r?\n(?:.*?\r?\n)?\1[ \t]*(?:\r?\n|$)", re.DOTALL)
+_FRONT_MATTER = re.compile(r"(?:---[ \t]*\r?\n(?:.*?\r?\n)??(?:---|\.\.\.)|\+\+\+[ \t]*\r?\n(?:.*?\r?\n)??\+\+\+)"
+                           r"[ \t]*(?:\r?\n|$)", re.DOTALL)
+"""YAML between lines of hyphens, of which the last one may be `...`, or TOML between lines of plus signs."""
+_IMAGE_DEFINITION = re.compile(r"\A( {0,3}\[[^\[\]\r\n]{1,1000}\]:[ \t]*)<?data:[^<>\s]*>?")
+"""A link definition that contains an image, as Google Docs writes it; the parser gets a short address instead."""
 _TASK = re.compile(r"\[[ xX]\][ \t]+")
 _DEFINITION = re.compile(r":[ \t]+")
 _SPECIAL = re.compile(r"([\\`*_\[\]<>~&|$])")
@@ -79,12 +83,13 @@ class _MarkdownBlocks:
 
     def __init__(self, text: str, is_mdx: bool) -> None:
         self._lines = lines_with_ends(text)
-        self._check(self._lines)
+        parsed = [_IMAGE_DEFINITION.sub(r"\1<x>", line) for line in self._lines]
+        self._check(parsed)
         self._parser = keep_extensions(
             MarkdownIt("commonmark").enable(["table", "strikethrough"]).disable("text_join"))
         self._env: dict[str, Any] = {}
         self._tokens = MarkdownIt("commonmark").enable("table").disable("inline").parse(
-            "".join(without_extensions(self._lines, is_mdx)), self._env)
+            "".join(without_extensions(parsed, is_mdx)), self._env)
         for token in self._tokens:
             if token.type == "inline":
                 self._check([token.content], token.map[0] if token.map else 0)

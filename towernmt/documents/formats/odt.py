@@ -24,6 +24,10 @@ _NOT_READ = tuple(_OFFICE + name for name in ("annotation", "tracked-changes")) 
 _FIELDS = ("date", "time", "page-number", "page-count", "file-name", "author-name", "title", "chapter", "sequence",
            "sequence-ref", "reference-ref", "bookmark-ref", "note-ref", "variable-get", "variable-set",
            "user-field-get", "expression", "subject", "creator", "database-display")
+_INVISIBLE = frozenset(_TEXT + name + end for end in ("", "-start", "-end") for name in (
+    "bookmark", "reference-mark", "toc-mark", "alphabetical-index-mark", "user-index-mark", "change")) | {
+        f"{_TEXT}soft-page-break", f"{_OFFICE}annotation", f"{_OFFICE}annotation-end"}
+"""Elements that readers do not see."""
 _WHITE = re.compile("[ \t\r\n]+")
 _COUNT = re.compile(r"\d{1,9}")
 _RAISED = re.compile(r"text-position (?!0)\S")
@@ -61,6 +65,7 @@ class OpenDocumentParagraphs:
         self._looks = {style.get(f"{_STYLE}name", ""): _look(style)
                        for styles in self._root.iter(f"{_OFFICE}automatic-styles") for style in styles
                        if style.get(f"{_STYLE}family") == "text"}
+        self._follows_space = True      # whether a space would repeat the one before it, or begin a paragraph
 
     def elements(self) -> Iterator[etree._Element]:
         """Yield paragraphs and headings, including those inside others, in notes and text boxes."""
@@ -72,6 +77,7 @@ class OpenDocumentParagraphs:
 
     def items(self, paragraph: etree._Element) -> list[Item]:
         """Return text and other items of a paragraph."""
+        self._follows_space = True
         return list(self._items(paragraph, ()))
 
     def write(self, paragraph: etree._Element, items: Sequence[Item]) -> None:
@@ -82,8 +88,7 @@ class OpenDocumentParagraphs:
         nest(paragraph, list(_with_spaces(items)), _add)
 
     def _items(self, parent: etree._Element, path: Path) -> Iterator[Item]:
-        if parent.text:
-            yield Item(_WHITE.sub(" ", parent.text), path)
+        yield from self._text(parent.text, path)
         for child in parent:
             if child.tag in _AROUND:
                 yield from self._items(child, (*path, *self._container(child)))
@@ -92,11 +97,22 @@ class OpenDocumentParagraphs:
                     yield from self._items(base, path)
             elif child.tag == f"{_TEXT}s":
                 count = child.get(f"{_TEXT}c", "1")
+                self._follows_space = False
                 yield Item(" " * min(int(count) if _COUNT.fullmatch(count) else 1, MOST_SPACES), path)
             else:
-                yield Item(child, path, _shown(child), child.tag in _DIVIDES)
-            if child.tail:
-                yield Item(_WHITE.sub(" ", child.tail), path)
+                self._follows_space = False
+                yield Item(child, path, _shown(child), child.tag in _DIVIDES,
+                           is_invisible=child.tag in _INVISIBLE or not isinstance(child.tag, str))
+            yield from self._text(child.tail, path)
+
+    def _text(self, text: str | None, path: Path) -> Iterator[Item]:
+        """Yield text as readers see it: white space is one space, and is left out where a space would repeat."""
+        seen = _WHITE.sub(" ", text or "")
+        if self._follows_space:
+            seen = seen.removeprefix(" ")
+        if seen:
+            self._follows_space = seen.endswith(" ")
+            yield Item(seen, path)
 
     def _container(self, element: etree._Element) -> list[Shell]:
         """Return the container for an element around text; an empty list if the element is invisible."""

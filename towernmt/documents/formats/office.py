@@ -34,6 +34,7 @@ class Item(NamedTuple):
         shown: text that readers see for an item that is not text, such as a field.
         divides: whether the item ends a segment.
         is_loose: whether the item may move into the containers of its neighbours.
+        is_invisible: whether readers do not see the item, as a bookmark or deleted text, so it does not divide a word.
     """
 
     content: Any
@@ -41,6 +42,7 @@ class Item(NamedTuple):
     shown: str = ""
     divides: bool = False
     is_loose: bool = False
+    is_invisible: bool = False
 
     @property
     def text(self) -> str:
@@ -52,7 +54,8 @@ class Stretch:
     """Items that are translated together.
 
     Attributes:
-        segment: the items as a segment. The contents of its marks are indices into the kept containers and items.
+        segment: the items as a segment. The contents of its marks are indices into the kept containers and items, or
+            None.
     """
 
     def __init__(self, items: Sequence[Item]) -> None:
@@ -69,12 +72,13 @@ class Stretch:
                 yield Item(part, paths[-1])
             elif isinstance(part, Shielded) and part.content is None:
                 yield Item(part.text, paths[-1])
-            elif isinstance(part, Shielded) or part.kind == "single":
-                item = self._kept[part.content]
-                is_there = paths[-1][:len(item.path)] == item.path
-                yield item if is_there else item._replace(path=paths[-1])
+            elif part.content is None:
+                continue                        # the end of an invisible item
+            elif isinstance(kept := self._kept[part.content], Item) or isinstance(part, Shielded):
+                is_there = paths[-1][:len(kept.path)] == kept.path
+                yield kept if is_there else kept._replace(path=paths[-1])
             elif part.kind == "open":
-                paths.append(self._kept[part.content])
+                paths.append(kept)
             elif len(paths) > 1:
                 paths.pop()
 
@@ -89,7 +93,7 @@ class Stretch:
         parts: list[Part] = []
         for container, group in groups:
             if container is None or container == plain:
-                parts += [self._part(item) for item in group]
+                parts += [part for item in group for part in self._parts_of_item(item)]
             else:
                 inner, inner_path = self._parts(group, depth + 1)
                 self._keys += 1
@@ -98,13 +102,16 @@ class Stretch:
                 parts += [Mark("open", key, content, is_raised), *inner, Mark("close", key, content)]
         return parts, path
 
-    def _part(self, item: Item) -> Part:
+    def _parts_of_item(self, item: Item) -> list[Part]:
+        """Return the part for an item; for an invisible one, a pair of marks with nothing inside."""
         if isinstance(item.content, str):
-            return item.content
+            return [item.content]
         if item.shown:
-            return Shielded(item.shown, self._keep(item))
+            return [Shielded(item.shown, self._keep(item))]
         self._keys += 1
-        return Mark("single", self._keys, self._keep(item))
+        if item.is_invisible:
+            return [Mark("open", self._keys, self._keep(item)), Mark("close", self._keys, None)]
+        return [Mark("single", self._keys, self._keep(item))]
 
     def _keep(self, thing: Any) -> int:
         self._kept.append(thing)

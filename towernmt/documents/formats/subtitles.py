@@ -243,10 +243,10 @@ def _slot(group: Sequence[_Speech]) -> Slot:
 def _wrapped(text: str, source: JoinedLines, widest: int) -> list[str]:
     """Divide a text into as many lines as its source has, or into more if a line would be too wide."""
     lines = divide(text, source)
-    for number in range(len(lines), len(lines) + len(text) // widest + 2):
-        if max(map(len, lines)) <= widest:
-            break
+    number, most = len(lines), len(lines) + len(text) // widest + 2
+    while max(map(len, lines)) > widest and number < most:
         lines = divide(text, JoinedLines(text, [len(text) * index // number for index in range(1, number)]))
+        number += max(1, number // 50)      # a share of very many lines, since each division takes long for them
     return [line for line in lines if line] or [""]
 
 

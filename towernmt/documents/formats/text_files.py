@@ -388,10 +388,18 @@ def naming_document(name: str) -> Iterator[None]:
         raise DataError(f"{name}: {error}") from error
 
 
+_OFFICE = (".docx", ".docm", ".dotx", ".dotm", ".odt", ".ott")
+"""Suffixes of files whose content names their kind, which programs compare with the suffix."""
+
+
 def have_same_format(name: str, other: str) -> bool:
-    """Return whether the suffixes of two names belong to the same format, such as `.pot` and `.po`."""
+    """Return whether a file may have both names: suffixes of one format, such as `.pot` and `.po`.
+
+    Office documents need equal suffixes: Word does not open a document with macros as `.docx`, for example.
+    """
     suffix, other_suffix = _suffix(name), _suffix(other)
-    return suffix == other_suffix or suffix in _OPENERS and _OPENERS[suffix] == _OPENERS.get(other_suffix)
+    return suffix == other_suffix or suffix in _OPENERS and suffix not in _OFFICE and (
+        _OPENERS[suffix] == _OPENERS.get(other_suffix))
 
 
 def _suffix(name: str) -> str:

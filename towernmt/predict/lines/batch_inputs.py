@@ -12,7 +12,7 @@ import numpy as np
 from towernmt.dataflow.batches.batch import pad_sentences
 from towernmt.dataflow.vocabulary.base import PAD
 from towernmt.predict.lines.terminology import Term
-from towernmt.predict.search.search_settings import StreamSettings
+from towernmt.predict.search.search_settings import StreamSettings, sentences_of_hypotheses
 
 S = TypeVar("S", bound=Sized)
 LEAST_SHARE = 8
@@ -97,13 +97,17 @@ def piece_batches(pieces: Iterable[LinePiece], settings: StreamSettings, streams
     sentences, shares = settings.batch_sentences, settings.shares or settings.threads
     if shares > 1:
         sentences = min(sentences, max(LEAST_SHARE, -(-len(divided) // shares)))
-    batches = [PieceBatch(batch, batch_inputs(batch, streams))
-               for _, kind in groupby(divided, key=lambda piece: piece.kind)
-               for batch in plan_batches(kind, settings.batch_tokens, sentences)]
+    batches: list[PieceBatch] = []
+    for _, group in groupby(divided, key=lambda piece: piece.kind):
+        pieces_of_kind = list(group)
+        search = pieces_of_kind[0].search       # may have a wider beam, or more samples, than other lines
+        most = sentences_of_hypotheses(max(search.get("beam_size", 1), search.get("n_best", 1)))
+        batches += [PieceBatch(batch, batch_inputs(batch, streams))
+                    for batch in plan_batches(pieces_of_kind, settings.batch_tokens, min(sentences, most))]
     undivided.sort(key=_kind_and_details)
     for _, group in groupby(undivided, key=_kind_and_details):
-        batch = list(group)
-        batches.append(PieceBatch(batch, batch_inputs(batch, streams)))
+        pieces_of_kind = list(group)
+        batches.append(PieceBatch(pieces_of_kind, batch_inputs(pieces_of_kind, streams)))
     return batches[::-1] if settings.threads > 1 else batches
 
 

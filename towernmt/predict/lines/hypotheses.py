@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary
 from towernmt.predict.lines.batch_inputs import LinePiece
 from towernmt.predict.lines.terminology import Term
 from towernmt.predict.lines.words_of_lines import (
+    NO_WORD,
     joined_words,
     links_of,
     pharaoh,
@@ -202,6 +204,24 @@ class TokenDetails(_DetailFields):
         pieces = self.attention_of_pieces
         return None if pieces is None else pieces[0] if len(pieces) == 1 else _block_diagonal(pieces)
 
+    def of_changed_text(self, text: str) -> TokenDetails:
+        """Return the details by the words of the translation after a change of its text.
+
+        A word that becomes several words is aligned by its first one. Of several words that become one, the first one
+        determines the alignment.
+        """
+        alignment, words = self.alignment, text.split()
+        if alignment is None or words == alignment.target:
+            return self
+        indices = _indices_of_changed_words(alignment.target, words)
+        weights = np.zeros([len(words), len(alignment.source)], np.float32)
+        for index, row in reversed(list(zip(indices, alignment.weights, strict=True))):
+            if index != NO_WORD:
+                weights[index] = row
+        return self._replace(
+            words=self.words and [word if word == NO_WORD else indices[word] for word in self.words],
+            alignment=WordAlignment(alignment.source, words, weights))
+
 
 class _TextAndScore(NamedTuple):
     text: str
@@ -238,9 +258,13 @@ class Hypothesis(_TextAndScore):
         return self.log_prob / max(self.tokens, 1)
 
     def replaced(self, **changes: Any) -> Hypothesis:
-        """Return the hypothesis with changed attributes, such as `text`; the others stay."""
+        """Return the hypothesis with changed attributes; the others stay."""
         attributes: dict[str, Any] = {"text": self.text, "score": self.score, **vars(self), **changes}
         return Hypothesis(**attributes)
+
+    def with_text(self, text: str) -> Hypothesis:
+        """Return the hypothesis with a changed text, and with its details by the words of this text."""
+        return self.replaced(text=text, details=self.details and self.details.of_changed_text(text))
 
     @property
     def alignment(self) -> WordAlignment | None:
@@ -324,6 +348,17 @@ def _joined_details(texts_and_details: list[tuple[str, TokenDetails]]) -> TokenD
                         np.concatenate(log_probs) if log_probs else None, blocks or None,
                         joined_words([(text, details.words) for text, details in texts_and_details
                                       if details.words is not None]) if blocks else None)
+
+
+def _indices_of_changed_words(words: Sequence[str], changed_words: Sequence[str]) -> list[int]:
+    """Return the index of each word of a text after a change of the text; `NO_WORD` for a word that was left out."""
+    if len(words) == len(changed_words):
+        return list(range(len(words)))
+    indices: list[int] = []
+    for _, start, end, new_start, new_end in SequenceMatcher(None, words, changed_words).get_opcodes():
+        indices += [min(new_start + index, new_end - 1) if new_start < new_end else NO_WORD
+                    for index in range(end - start)]
+    return indices
 
 
 def _block_diagonal(blocks: Sequence[np.ndarray]) -> np.ndarray:

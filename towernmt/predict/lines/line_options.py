@@ -214,6 +214,10 @@ class TranslateRequests(Protocol):
         """Yield the translation of each request; `again` is true for lines that were translated before."""
 
 
+_ONE_FOR_EACH_LINE = ("the list of options or inputs, or the file of --prefix or --constraints, must have an entry "
+                      "for each line.")
+
+
 def line_requests(lines: Iterable[str | bytes | LineRequest], name: str = "input", first: int = 1,
                   options: Iterable[LineOptions] | None = None, defaults: LineOptions = PLAIN) -> Iterator[LineRequest]:
     """Yield the request of each line, with its text cleaned as by `clean_lines`.
@@ -234,14 +238,14 @@ def line_requests(lines: Iterable[str | bytes | LineRequest], name: str = "input
     for number, line in enumerate(clean_lines(lines, name, first), start=first):
         further_options = PLAIN if remaining_options is None else next(remaining_options, None)
         if further_options is None:
-            raise DataError(f"{name} line {number} has no inputs: pass inputs for each line.")
+            raise DataError(f"{name} line {number} has no options: {_ONE_FOR_EACH_LINE}")
         if isinstance(line, LineRequest):
             yield LineRequest(clean_line(line.text, number, name), line.options.over(further_options).over(defaults),
                               line.answer_fields)
         else:
             yield LineRequest(line, further_options.over(defaults))
     if remaining_options is not None and next(remaining_options, None) is not None:
-        raise DataError(f"{name} has {number - first + 1} lines but more inputs: pass one for each line.")
+        raise DataError(f"{name} has {number} lines, but there are options of more lines: {_ONE_FOR_EACH_LINE}")
 
 
 def read_requests(lines: Iterable[bytes], name: str, first: int = 1) -> Iterator[LineRequest]:

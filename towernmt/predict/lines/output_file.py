@@ -105,6 +105,15 @@ def output_file(path: str | Path, begin: Callable[[Path], BinaryIO] | None = Non
         raise
 
 
+def is_written_directly(path: str | Path) -> bool:
+    """Return whether an output is a terminal, a pipe or a device, which `output_file` writes directly.
+
+    Raises:
+        OSError: the path is that of a directory, or cannot be read.
+    """
+    return _target(Path(path))[0] is None
+
+
 def _target(path: Path) -> tuple[Path | None, int | None]:
     """Return the regular file of a path, which may not exist yet, and its mode, if it exists.
 

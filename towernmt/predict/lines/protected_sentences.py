@@ -39,11 +39,25 @@ def with_names_forced(options: LineOptions, sentence: SourceSentence) -> LineOpt
 
 
 def _phrase_with_placeholders(phrase: str, sentence: SourceSentence) -> str:
-    for name, index in sentence.names.items():
-        phrase = phrase.replace(sentence.atoms[index].text, name, 1)
-    for symbol in sentence.symbols:
-        phrase = phrase.replace(symbol, "", 1)
+    """Return a phrase with the placeholder of each protected word, once, and without the symbols of the sentence."""
+    words = {name: sentence.atoms[index].text for name, index in sentence.names.items()}
+    remaining_names: dict[str, list[str]] = {}
+    for name, word in (*words.items(), *(("", symbol) for symbol in sentence.symbols)):
+        remaining_names.setdefault(word, []).append(name)
+    pattern = "|".join(map(_pattern_of_word, sorted(remaining_names, key=len, reverse=True)))
+
+    def next_name(match: re.Match[str]) -> str:
+        names = remaining_names[match[0]]
+        return names.pop(0) if names else match[0]
+
+    phrase = re.sub(pattern, next_name, phrase)
     return " ".join(phrase.split()) if sentence.symbols else phrase
+
+
+def _pattern_of_word(word: str) -> str:
+    """Return a regular expression of a protected word; a number is not found within a longer one."""
+    begin, end = r"(?<!\d)" if word[:1].isdigit() else "", r"(?!\d)" if word[-1:].isdigit() else ""
+    return begin + re.escape(word) + end
 
 
 def restored(sentence: SourceSentence, translation: Translation, options: LineOptions) -> Translation:

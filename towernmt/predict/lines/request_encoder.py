@@ -14,6 +14,7 @@ from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, UNK, Vocabulary
 from towernmt.dataflow.vocabulary.sentencepiece_model import SPACE
 from towernmt.dataflow.vocabulary.source_factors import FactorError
 from towernmt.predict.lines.batch_inputs import LinePiece
+from towernmt.predict.lines.hypotheses import words_of_line
 from towernmt.predict.lines.line_options import PLAIN, LineOptions, LineRequest
 from towernmt.predict.lines.terminology import AnchoredPhrase, Term, Terminology, WritableTerms, phrase_ids
 from towernmt.predict.search.search_settings import SearchSettings
@@ -235,7 +236,8 @@ class RequestEncoder:
                 phrases += at_end
             terms_and_ids: list[tuple[Term, list[int]]] = []
             if terms is not None and not (index == 0 and is_complete):      # no term can be added to a complete text
-                terms_and_ids = terms.terms_in(request.text if len(ids) == 1 else self._source.decode(piece))
+                terms_and_ids = terms.terms_in(" ".join(words_of_line(self._source, request.text)) if len(ids) == 1
+                                               else self._source.decode(piece))
             phrases += [term_ids for _, term_ids in terms_and_ids if term_ids not in phrases]
             if phrases:
                 piece_inputs["constraints"] = padded(phrases)
@@ -251,10 +253,12 @@ class RequestEncoder:
             inputs = dict(options.inputs)
             for encode in INPUTS:
                 inputs.update(encode(self._text, options))
-            terms = self._writable_terms(options.terminology)
+            terms, changed = self._writable_terms(options.terminology), self._changed_settings(options)
+            constraints = self._text.constraints(options)
+            if any(constraints[1:]) or terms is not None and terms.terminology.terms:
+                dataclasses.replace(self.search, **changed).check_lexical_constraints()
             self._last_encoded = last = options, _EncodedOptions(
-                inputs, self._changed_settings(options), self._text.constraints(options), terms,
-                self._prefix_ids(clean(options.source_prefix)))
+                inputs, changed, constraints, terms, self._prefix_ids(clean(options.source_prefix)))
         return last[1]
 
     def _prefix_ids(self, prefix: str) -> tuple[Any, ...]:

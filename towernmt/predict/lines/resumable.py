@@ -16,7 +16,7 @@ from towernmt.core.directories import lock_descriptor
 from towernmt.core.errors import DataError
 from towernmt.dataflow.text.text_lines import bounded_lines
 from towernmt.predict.lines.faults import FaultCounts
-from towernmt.predict.lines.output_file import output_file, reporting_write_errors
+from towernmt.predict.lines.output_file import is_written_directly, output_file, reporting_write_errors
 from towernmt.predict.lines.text_io import as_utf8
 from towernmt.predict.search.search_settings import GRAPH
 
@@ -310,7 +310,7 @@ def resumable_output(path: str, window: int, task: Mapping[str, Any], resume: bo
             point that all of them have reached.
 
     Raises:
-        DataError: a file cannot be written, its task differs, or another process is writing it.
+        DataError: a file cannot be written or resumed, its task differs, or another process is writing it.
     """
     paths = [path, *further]
     files_to_resume = [_open_unfinished(output_path, task, resume) for output_path in paths]
@@ -326,11 +326,9 @@ def resumable_output(path: str, window: int, task: Mapping[str, Any], resume: bo
         for output_path, file in zip(paths, files_to_resume, strict=True):
             file.stop(output_path)
         raise
-    for output_path, file in zip(paths, files_to_resume, strict=True):
+    for file in files_to_resume:
         if file.journal is not None:
             file.journal.remove()
-        elif resume:
-            raise DataError(f"{output_path} is not a regular file, so it cannot be resumed: leave out --resume.")
 
 
 class _UnfinishedOutput:
@@ -369,7 +367,8 @@ class _UnfinishedOutput:
         """Keep a file with content and log how to resume it; delete the journal of an empty one."""
         if self.journal is None:
             return
-        self.journal.close()
+        with suppress(OSError):     # of a full disk; the error that stops the output is reported
+            self.journal.close()
         if self.journal.path.with_suffix("").exists():
             log.warning("%s is unfinished: the same command resumes it (`towernmt translate` with --resume).", path)
         else:
@@ -378,6 +377,8 @@ class _UnfinishedOutput:
 
 def _open_unfinished(path: str, task: Mapping[str, Any], resume: bool) -> _UnfinishedOutput:
     with reporting_write_errors(path):
+        if resume and is_written_directly(path):
+            raise DataError(f"{path} is not a regular file, so it cannot be resumed: leave out --resume.")
         return _UnfinishedOutput(Path(os.path.realpath(path)), task, resume)
 
 

@@ -304,7 +304,7 @@ def _translations(lines: Sequence[SpecialLine], second_lines: Mapping[int, Seque
 
 def _changed(translation: Translation, change: Callable[[str], str]) -> Translation:
     """Return a translation with changed texts."""
-    return translation.changed(lambda hypothesis: hypothesis.replaced(text=change(hypothesis.text)))
+    return translation.changed(lambda hypothesis: hypothesis.with_text(change(hypothesis.text)))
 
 
 def _without_final_marks(text: str, start: int) -> str:

@@ -208,9 +208,10 @@ def with_final_run(request: LineRequest, translation: Translation) -> Translatio
         if not text or final_marks == marks:
             return hypothesis
         unmarked_text = text.rstrip("!?.… ")
+        space = " " if text.startswith(" ", len(unmarked_text)) else ""     # as in French
         if hypothesis.text.startswith(prefix) and not unmarked_text.startswith(prefix):
             return hypothesis
-        return hypothesis.replaced(text=unmarked_text + marks + hypothesis.text[len(text):])
+        return hypothesis.with_text(unmarked_text + space + marks + hypothesis.text[len(text):])
 
     return translation.changed(changed)
 

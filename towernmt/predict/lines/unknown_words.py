@@ -8,6 +8,7 @@ from itertools import groupby
 from pathlib import Path
 
 import numpy as np
+import regex  # type: ignore[import-untyped]
 
 from towernmt.dataflow.vocabulary.base import EOS, UNK, Vocabulary
 from towernmt.predict.lines.hypotheses import Hypothesis, TokenDetails, Translation, WordAlignment
@@ -16,7 +17,8 @@ from towernmt.predict.search.lexical_table import table_lines
 
 _SPACE = "\u2581"  # SentencePiece's mark of a space
 _MARKS = re.compile(f"^{_SPACE}|@@$")
-_EDGES = re.compile(r"^\W+|\W+$")
+_BARE_WORD = regex.compile(r"[\p{L}\p{N}_](?:.*[\p{L}\p{N}_])?\p{M}*")
+"""A word without punctuation at its ends; a vowel sign at its end belongs to it."""
 
 
 class UnknownWords:
@@ -62,7 +64,8 @@ class UnknownWords:
     def _word_for(self, index: int, details: TokenDetails, of_source: list[int], alignment: WordAlignment) -> str:
         """Return the replacement of an unknown token that attends to the source token `index`."""
         word = alignment.source[of_source[index]]
-        bare_word = _EDGES.sub("", word) or word
+        bare_match = _BARE_WORD.search(word)
+        bare_word = bare_match[0] if bare_match else word
         if details.source_ids[index] == UNK:
             tokens = [i for i, word_index in enumerate(of_source) if word_index == of_source[index]]
             letters = self._letters_of(word, [details.source_ids[i] for i in tokens], tokens.index(index))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from towernmt.dataflow.text.clean_text import one_line
+from towernmt.dataflow.text.clean_text import clean, one_line
 from towernmt.dataflow.text.pharaoh_alignments import Link
 from towernmt.dataflow.vocabulary.base import EOS, Vocabulary
 
@@ -232,12 +232,16 @@ def words_of_source(vocabulary: Vocabulary, text: str, limit: int, by_sentence: 
         by_sentence: whether each sentence is a piece of its own.
     """
     (ids,), (words,) = vocabulary.encode_with_words([text])
-    word_ends = [match.end() for match in _WORD.finditer(text)]
+    cuts = cuts_of(text, ids, vocabulary, limit, by_sentence)
+    # The model reads the cleaned text, in which a word of invisible characters is missing.
+    raw_words = list(_WORD.finditer(text)) if len(cuts) > 1 else []
+    word_ends = [match.end() for match in raw_words]
+    num_words = [0, *accumulate(len(clean(match[0]).split()) for match in raw_words)]
     word_indices: list[int] = []
-    for cut in cuts_of(text, ids, vocabulary, limit, by_sentence):
+    for cut in cuts:
         if cut.text != text:
             _, (words,) = vocabulary.encode_with_words([cut.text])
-        num_words_before = bisect_right(word_ends, cut.start)
+        num_words_before = num_words[bisect_right(word_ends, cut.start)]
         words_of_cut = words[cut.first_token:cut.first_token + len(cut.ids)]
         word_indices += [num_words_before + word for word in words_of_cut] + [NO_WORD]
     return word_indices

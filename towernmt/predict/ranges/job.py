@@ -106,6 +106,7 @@ class RangeJob:
         self._losses: Counter[int] = Counter()
         self._tokens, self._polled = 0, 0.0
         self._failures: list[str] = []
+        self._failed_texts: set[str] = set()
         self._forget_removed_outputs()
         self._poll()
         self._progress = RangeProgress(plan.lines, self.lines_done, stream)
@@ -148,6 +149,8 @@ class RangeJob:
         self._directory.remove(self._outputs)
 
     def _raise_failures(self) -> NoReturn:
+        # The version of a table does not show whether its rows are corrected before the next command.
+        self._directory.outdate_plan([name for name in self._failed_texts if not self._plan.versions[name]])
         raise DataError(f"{len(self._failures)} of {len(self._plan.ranges)} ranges could not be translated: "
                         f"{' '.join(self._failures)} What is done is kept in {self._directory.path}; fix that, and "
                         "start the same command again.")
@@ -270,6 +273,7 @@ class RangeJob:
         if line_range.number in self._open:     # see `_commit`
             log.warning("not translated: %s", reason)
             self._failures.append(reason)
+            self._failed_texts.add(self._names[line_range.text])
 
     def _name(self, line_range: LineRange) -> str:
         return f"{self._names[line_range.text]} lines {line_range.first_line} to {line_range.last_line}"

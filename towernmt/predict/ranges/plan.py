@@ -174,6 +174,8 @@ MIN_LINES = 500
 """Minimum number of lines of a range, except the last range of a text."""
 MAX_RANGES = 10_000
 """Maximum number of ranges, not counting the last range of each text; longer texts have larger ranges."""
+OUTDATED = "outdated"
+"""Version, in a plan, of a text that may have changed. No text has this version, so the plan fits no texts."""
 
 
 @dataclass(frozen=True)

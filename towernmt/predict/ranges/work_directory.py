@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
@@ -20,7 +20,7 @@ from towernmt.core.errors import DataError, DirectoryInUseError
 from towernmt.core.files import replacing, write_text
 from towernmt.core.structured_files import JSONError, load_json, typed_value
 from towernmt.predict.lines.resumable import check_same_task
-from towernmt.predict.ranges.plan import LineRange, Plan
+from towernmt.predict.ranges.plan import OUTDATED, LineRange, Plan
 from towernmt.predict.ranges.work_files import (
     DONE,
     FINISHED,
@@ -139,7 +139,23 @@ class WorkDirectory:
                 check_same_task(str(self.path), current.task, task, "remove that directory to begin anew")
             plan_file = PlanFile(FORMAT, dict(task), plan)
             if current != plan_file:
-                write_text(self.path / PLAN, with_checksum(dataclasses.asdict(plan_file)))
+                self._write_plan_file(plan_file)
+
+    def outdate_plan(self, names: Collection[str]) -> None:
+        """Let the next command make a new plan, because these texts may change without a new version.
+
+        Args:
+            names: names of the texts.
+        """
+        lock = self._lock(self.path) if names else None
+        if lock is None:        # or another process begins or ends the translation now
+            return
+        with lock, suppress(OSError):       # of a full disk, for example
+            if self.in_progress:
+                plan_file = self._read_plan_file()
+                versions = {**plan_file.plan.versions, **dict.fromkeys(names, OUTDATED)}
+                self._write_plan_file(dataclasses.replace(
+                    plan_file, plan=dataclasses.replace(plan_file.plan, versions=versions)))
 
     def done(self, line_range: LineRange) -> Done | None:
         """Return the record of a range that is done, or None if the range must be translated.
@@ -318,6 +334,9 @@ class WorkDirectory:
             return read_checked(content, PlanFile)
         except JSONError as reason:
             raise DataError(f"{path} is not the plan of a translation, or it is damaged ({reason}); {advice}") from None
+
+    def _write_plan_file(self, plan_file: PlanFile) -> None:
+        write_text(self.path / PLAN, with_checksum(dataclasses.asdict(plan_file)))
 
     def _folder(self, line_range: LineRange) -> Path:
         return self.path / RANGES / f"{line_range.number:06d}"

@@ -117,9 +117,7 @@ def constrained_beam_search(settings: SearchSettings) -> ConstrainedBeamSearch:
     Raises:
         SettingsError: the settings describe a search without lexical constraints.
     """
-    if settings.selection != "beam" or settings.beam_groups > 1:
-        raise SettingsError("Lexical constraints need a plain beam search: leave out selection=sampling and "
-                            "beam_groups, or the constraints and the terminology.")
+    settings.check_lexical_constraints()
     return ConstrainedBeamSearch(settings.beam_size, settings.n_best, _scoring(settings),
                                  _stopping(settings, settings.beam_size))
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-import zipfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import zip_longest
@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.files import replacing
 from towernmt.dataflow.preparation.alignment_model import Entries
-from towernmt.dataflow.preparation.shards import PairBlock, offsets_of_lengths, pair_range
+from towernmt.dataflow.preparation.shards import PairBlock, offsets_of_lengths, pair_range, select_pairs
 from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.text.pharaoh_alignments import link_tokens, parse_links
 from towernmt.dataflow.text.text_lines import Chunk, read_chunks, read_lines
 from towernmt.dataflow.vocabulary.base import PAD, SPECIAL_PIECES, UNK, Vocabulary
+from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary, FactorError
 
 if TYPE_CHECKING:
     from towernmt.dataflow.preparation.prepared_data import PreparedData
@@ -160,7 +161,9 @@ def _load(path: str, modified: int, size: int) -> Lexicon:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             starts, targets, probabilities, frequency, vocabularies = (arrays[name] for name in _FIELDS)
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile, TypeError, AttributeError) as error:
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:      # zipfile, zlib and NumPy raise errors of many kinds for a damaged file
         raise DataError(f"{path}: this is not a lexical table, or it is damaged: make it with `towernmt lexicon`."
                         ) from error
     return Lexicon(starts, targets, probabilities, frequency, str(vocabularies))
@@ -175,21 +178,34 @@ def vocabularies_fingerprint(source: Vocabulary, target: Vocabulary) -> str:
     return digest.hexdigest()[:32]
 
 
+@contextmanager
+def _naming_lines(chunk: Chunk) -> Iterator[None]:
+    """Add the file and the number of the line to the error about a word that lacks a factor."""
+    try:
+        yield
+    except FactorError as error:
+        raise error.at(chunk.path, chunk.first_line + error.index) from None
+
+
 _PAIRS_PER_BLOCK = 8192
 _EMPTY_WORD = ("<eps>", "NULL")
 """Names of the empty word in the output of aligners."""
 
 
 def blocks_of_prepared(data: PreparedData, pairs: int) -> Iterator[PairBlock]:
-    """Yield the first pairs of prepared data, which are in random order."""
+    """Yield a sample of prepared data: the pairs of the first shards, and of the last of these at equal distances.
+
+    Each shard is a random sample of the text, but its pairs have the order of the text.
+    """
     for index in range(data.num_blocks):
         block = data.read_block(index)
+        if len(block) > pairs:
+            block = select_pairs(block, np.arange(pairs) * len(block) // pairs)
         for first in range(0, len(block), _PAIRS_PER_BLOCK):
-            pair_block = pair_range(block, first, min(first + _PAIRS_PER_BLOCK, len(block), first + pairs))
-            pairs -= len(pair_block)
-            yield pair_block
-            if pairs <= 0:
-                return
+            yield pair_range(block, first, min(first + _PAIRS_PER_BLOCK, len(block)))
+        pairs -= len(block)
+        if pairs <= 0:
+            return
 
 
 def blocks_of_text(source: str, target: str, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary,
@@ -197,11 +213,12 @@ def blocks_of_text(source: str, target: str, source_vocabulary: Vocabulary, targ
     """Yield the first pairs of two text files with one sentence per line.
 
     Raises:
-        DataError: a file is missing or not UTF-8, or the numbers of lines differ.
+        DataError: a file is missing or not UTF-8, a source word lacks a factor, or the numbers of lines differ.
     """
     for source_chunk, target_chunk in _parallel([source, target]):
-        sides = [source_vocabulary.encode_batch(source_chunk.decode()[:pairs]),
-                 target_vocabulary.encode_batch(target_chunk.decode()[:pairs])]
+        with _naming_lines(source_chunk):
+            sides = [source_vocabulary.encode_batch(source_chunk.decode()[:pairs]),
+                     target_vocabulary.encode_batch(target_chunk.decode()[:pairs])]
         (source_ids, source_offsets), (target_ids, target_offsets) = map(_flat, sides)
         yield PairBlock(source_ids, source_offsets, target_ids, target_offsets)
         pairs -= len(sides[0])
@@ -221,12 +238,14 @@ def entries_of_alignments(source: str, target: str, alignments: str, source_voca
         target_vocabulary: vocabulary of the target.
 
     Raises:
-        DataError: a file is missing, the numbers of lines differ, or a word alignment is not valid.
+        DataError: a file is missing, a source word lacks a factor, the numbers of lines differ, or a word alignment is
+            not valid.
     """
     size, frequency = target_vocabulary.size, np.zeros(target_vocabulary.size, np.int64)
     keys, counts = np.zeros(0, np.int64), np.zeros(0, np.float64)
     for source_chunk, target_chunk, links_chunk in _parallel([source, target, alignments]):
-        source_ids, source_words = source_vocabulary.encode_with_words(source_chunk.decode())
+        with _naming_lines(source_chunk):
+            source_ids, source_words = source_vocabulary.encode_with_words(source_chunk.decode())
         target_ids, target_words = target_vocabulary.encode_with_words(target_chunk.decode())
         links = parse_links(links_chunk, *([len(clean(line).split()) for line in chunk.decode()]
                                            for chunk in (source_chunk, target_chunk)))
@@ -253,8 +272,8 @@ def entries_of_table(path: str | Path, source_vocabulary: Vocabulary, target_voc
         path: the file.
         source_vocabulary: vocabulary of the source.
         target_vocabulary: vocabulary of the target.
-        pieces: whether source and target are pieces of the vocabularies. Otherwise they are words, and all pieces of a
-            word translate all pieces of the other word.
+        pieces: whether source and target are pieces of the vocabularies. Otherwise they are words without factors, and
+            all pieces of a word translate all pieces of the other word.
 
     Raises:
         DataError: the file is missing, or a line is not valid.
@@ -299,7 +318,8 @@ def table_lines(path: str | Path) -> Iterator[tuple[str, str, float]]:
 
 def _ids(word: str, vocabulary: Vocabulary, pieces: bool) -> list[int]:
     if not pieces:
-        return [id for id in _first_stream(vocabulary.encode(word)).tolist() if id != UNK]
+        of_words = vocabulary.words if isinstance(vocabulary, FactoredVocabulary) else vocabulary
+        return [id for id in of_words.encode(word) if id != UNK]
     id = vocabulary.piece_to_id(word)
     return [] if id == UNK else [id]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,6 +100,16 @@ class SearchSettings:
         tokens = max(tokens, 1)
         return score * self.length_factor(tokens) - self.word_reward * tokens
 
+    def check_lexical_constraints(self) -> None:
+        """Check that the search can require phrases of a translation.
+
+        Raises:
+            SettingsError: it is not a plain beam search.
+        """
+        if self.selection != "beam" or self.beam_groups > 1:
+            raise SettingsError("Lexical constraints need a plain beam search: leave out selection=sampling and "
+                                "beam_groups, or the constraints and the terminology.")
+
     def __post_init__(self) -> None:
         check_ranges(self)
         if problem := _sampling_conflict(self) if self.selection == "sampling" else _beam_conflict(self):
@@ -169,6 +180,21 @@ class StreamSettings:
         check_ranges(self)
 
 
+MAX_HYPOTHESES = 1 << 14
+"""Maximum number of hypotheses in a batch."""
+
+
+def sentences_of_hypotheses(hypotheses: int) -> int:
+    """Return the maximum number of sentences in a batch with this number of hypotheses of each sentence."""
+    return max(1, MAX_HYPOTHESES // hypotheses)
+
+
+def limit_hypotheses(stream: StreamSettings, search: SearchSettings) -> StreamSettings:
+    """Return the settings of the batches with fewer sentences for wide beams and many samples, to save memory."""
+    sentences = sentences_of_hypotheses(max(search.beam_size, search.n_best))
+    return dataclasses.replace(stream, batch_sentences=min(stream.batch_sentences, sentences))
+
+
 BATCH_ON_GPU = {"batch_tokens": 16_384, "batch_sentences": 512}
 """Fields of `StreamSettings` on a GPU. On an H100, a step of the search with 512 sentences takes only 1.6 times as long
 as one with 64 (docs/notes/gpus.md)."""
@@ -215,8 +241,15 @@ class EnsembleSettings:
 
 
 def as_list(value: Any) -> list[Any]:
-    """Return the values for the members as a list; a single value becomes a list of one."""
-    return list(value) if isinstance(value, (list, tuple)) else [value]
+    """Return the values for the members as a list; a single value becomes a list of one.
+
+    Raises:
+        SettingsError: the list is empty.
+    """
+    values = list(value) if isinstance(value, (list, tuple)) else [value]
+    if not values:
+        raise SettingsError("A list of runs, checkpoints or models is empty: pass one for each member of the ensemble.")
+    return values
 
 
 SWITCH = ("auto", "off")

@@ -8,8 +8,10 @@ import zipfile
 
 import pytest
 
+from tests.documents import fake_translator as fakes
 from towernmt.documents.formats.docx import open_docx
 from towernmt.documents.segments import Mark, Segment, Shielded
+from towernmt.documents.translation import SplitSegments
 
 W = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 KIND = "application/vnd.openxmlformats-officedocument.wordprocessingml."
@@ -103,6 +105,28 @@ def test_hidden_text_is_not_translated_unless_its_value_shows_it(value: str, is_
     assert written(document(body)) == body
 
 
+@pytest.mark.parametrize("items", [
+    ('<w:bookmarkStart w:id="0" w:name="_GoBack"/>', '<w:bookmarkEnd w:id="0"/>'), ("<!--x-->",),
+    ("<w:del><w:r><w:delText>es</w:delText></w:r></w:del>",), (run("es", "<w:vanish/>"),),
+    ('<w:commentRangeEnd w:id="1"/>', '<w:r><w:commentReference w:id="1"/></w:r>'),
+    ('<w:r><w:fldChar w:fldCharType="begin"/></w:r><w:r><w:instrText> XE "Haus" </w:instrText></w:r>'
+     '<w:r><w:fldChar w:fldCharType="end"/></w:r>',)])
+def test_invisible_items_do_not_divide_a_word(items: tuple[str, ...]) -> None:
+    def without_runs(text: str) -> str:
+        return re.sub("</?w:r>", "", text)
+
+    body = f"<w:p>{run('Das Haus')}{''.join(items)}{run('boot fährt.')}</w:p>"
+    assert without_runs(written(document(body))) == without_runs(body)
+    split = SplitSegments(open_docx(document(body)).segments, None)
+    assert [sentence.text for sentence in split.sentences] == ["Das Hausboot fährt."]
+    houseboat = fakes.Fake("The houseboat moves.", [(0, 0), (1, 1), (2, 2)])
+    found = without_runs(written(document(body), split.segments([houseboat])))
+    for item in map(without_runs, items):
+        assert found.count(item) == 1
+        found = found.replace(item, "")
+    assert re.sub("<[^>]*>", "", found) == "The houseboat moves."
+
+
 def test_tabs_and_breaks_divide_and_edges_stay() -> None:
     body = ('<w:p><w:bookmarkStart w:id="1"/><w:r><w:t xml:space="preserve">1. </w:t><w:tab/>'
             '<w:t>Links</w:t><w:br/><w:t>Unten</w:t></w:r>'
@@ -155,3 +179,20 @@ def test_cells_text_boxes_notes_and_headers_are_translated_and_what_was_deleted_
     assert written(content, capitals) == shouted
     assert written(content, capitals, "footnotes") == f"<w:p>{run('FUSSNOTE')}</w:p>"
     assert written(content, capitals, "comments") == f"<w:p>{run('Kommentar')}</w:p>"
+
+
+def test_the_type_of_a_member_may_be_that_of_its_suffix() -> None:
+    """Programs with .NET's class WordprocessingDocument write such files."""
+    types = f'<Default Extension="XML" ContentType="{KIND}document.main+xml"/>' + "".join(
+        f'<Override PartName="/word/{name}.xml" ContentType="{KIND}{name}+xml"/>' for name in ("header", "styles"))
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("[Content_Types].xml", f'<Types xmlns="http://schemas.openxmlformats.org/package/2006/'
+                                                f'content-types">{types}</Types>')
+        for name in ("document", "header", "styles"):
+            archive.writestr(f"word/{name}.xml", tree(f"<w:p>{run(name)}</w:p>"))
+    opened = open_docx(made.getvalue())
+    assert opened.segments == [("header",), ("document",)]
+    with zipfile.ZipFile(io.BytesIO(opened.written([("Kopf",), ("Text",)]))) as archive:
+        assert [run(text) in archive.read(f"word/{name}.xml").decode() for text, name in (
+            ("Kopf", "header"), ("Text", "document"), ("styles", "styles"))] == [True] * 3

@@ -5,8 +5,12 @@ from __future__ import annotations
 import io
 import zipfile
 
+import pytest
+
+from tests.documents import fake_translator as fakes
 from towernmt.documents.formats.odt import open_odt
 from towernmt.documents.segments import Mark, Segment, Shielded
+from towernmt.documents.translation import SplitSegments
 
 NAMES = " ".join(f'xmlns:{name}="urn:oasis:names:tc:opendocument:xmlns:{name}:1.0"'
                  for name in ("office", "text", "style", "table", "draw")) + (
@@ -85,6 +89,10 @@ def test_spaces_stay_and_tabs_and_breaks_divide_segments() -> None:
     for count in ("zwei", "-1", "9" * 5000):
         assert segments(f'<text:p>Ein<text:s text:c="{count}"/>Wort</text:p>') == [("Ein Wort",)]
     assert written("<text:p>Umbrochen\n   im XML</text:p>") == "<text:p>Umbrochen im XML</text:p>"
+    body = ('<text:p>\n  Eingerückt <text:span text:style-name="T1"> im</text:span>\n  <text:span text:style-name="T1">'
+            "\n    XML</text:span>\n</text:p>")
+    assert written(body) == ('<text:p>Eingerückt <text:span text:style-name="T1">im</text:span> <text:span '
+                             'text:style-name="T1">XML</text:span> </text:p>')
 
 
 def test_notes_boxes_and_cells_are_segments_and_fields_stay() -> None:
@@ -96,13 +104,27 @@ def test_notes_boxes_and_cells_are_segments_and_fields_stay() -> None:
             "<text:p>Zelle</text:p></table:table-cell></table:table-row></table:table>"
             "<text:tracked-changes><text:p>Gelöscht</text:p></text:tracked-changes>")
     assert segments(body) == [
-        ("Auf Seite ", Shielded("7", 0), " steht", Mark("single", 1, 1), " es", Mark("single", 2, 2), ", ja."),
+        ("Auf Seite ", Shielded("7", 0), " steht", Mark("open", 1, 1), Mark("close", 1, None), " es",
+         Mark("single", 2, 2), ", ja."),
         ("Fußnote",), ("Kasten",), ("Zelle",)]
     assert written(body) == body
     first = segments(body)[0]
-    assert written(body, [("On page ", first[1], " it is", first[5], "."), ("Note",), ("Box",), ("Cell",)]) == (
+    assert written(body, [("On page ", first[1], " it is", first[6], "."), ("Note",), ("Box",), ("Cell",)]) == (
         body.replace("Auf", "On").replace("Seite", "page").replace(' steht<text:bookmark text:name="b"/> es', " it is")
         .replace(", ja.", ".").replace("Fußnote", "Note").replace("Kasten", "Box").replace("Zelle", "Cell"))
+
+
+@pytest.mark.parametrize("item", [
+    "<text:soft-page-break/>", '<text:bookmark-start text:name="b"/>', '<text:bookmark-end text:name="b"/>', "<!--x-->",
+    '<text:change text:change-id="c"/>', "<office:annotation><text:p>Kommentar</text:p></office:annotation>"])
+def test_invisible_items_do_not_divide_a_word(item: str) -> None:
+    body = f"<text:p>Das Haus{item}boot fährt.</text:p>"
+    assert written(body) == body
+    split = SplitSegments(segments(body), None)
+    assert [sentence.text for sentence in split.sentences] == ["Das Hausboot fährt."]
+    houseboat = fakes.Fake("The houseboat moves.", [(0, 0), (1, 1), (2, 2)])
+    found = written(body, split.segments([houseboat]))
+    assert found.count(item) == 1 and found.replace(item, "") == "<text:p>The houseboat moves.</text:p>"
 
 
 def test_ruby_text_is_left_out() -> None:

@@ -271,11 +271,11 @@ def test_a_folder_must_say_which_file_is_the_model(make_opus: Make) -> None:
     path = make_opus()
     (path / "decoder.yml").unlink()
     (path / "other.npz").write_bytes((path / "opus.model1.npz").read_bytes())
-    with pytest.raises(SettingsError, match="contains 2 .npz files"):
+    with pytest.raises(SettingsError, match="contains 2 .npz files, and no decoder.yml that names one of them"):
         read_marian(ImportRequest(path))
     assert isinstance(read_marian(ImportRequest(path / "other.npz")), ForeignModel)
     (path / "decoder.yml").write_text("models: [opus.model1.npz, other.npz]\n")
-    with pytest.raises(SettingsError, match="contains 2 .npz files, and no decoder.yml that names one of them"):
+    with pytest.raises(SettingsError, match=r"name 2 models \(opus.model1.npz, other.npz\), an ensemble, and a run"):
         read_marian(ImportRequest(path))
     (path / "folder.bin").mkdir()
     (path / "model.bin").write_bytes(b"x")

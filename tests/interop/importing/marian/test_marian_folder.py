@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from towernmt.core.errors import SettingsError
+from towernmt.core.errors import DataError, SettingsError
 from towernmt.interop.foreign_model import ImportRequest
 from towernmt.interop.import_formats import detect_system
 from towernmt.interop.marian_folder import find_marian_files
@@ -51,6 +51,13 @@ def test_the_options_of_the_folder_come_before_those_of_the_training(tmp_path: P
     folder = folder_with(tmp_path / "run", *STATES, "de.yml", "new.yml", vocabularies="de.yml, de.yml")
     (folder / "decoder.yml").write_text("vocabs: [new.yml, new.yml]\n")
     assert find_marian_files(ImportRequest(folder)).vocabularies == (folder / "new.yml", folder / "new.yml")
+
+
+def test_options_that_are_not_yaml_are_reported_with_the_line(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path / "run", *STATES)
+    (folder / "decoder.yml").write_text("beam-size: 6\nvocabs: [a.yml\nmodels: b\n")
+    with pytest.raises(DataError, match="decoder.yml: cannot read the file .* line 3.*: fix it, or remove it and pass"):
+        find_marian_files(ImportRequest(folder))
 
 
 def test_vocabularies_may_be_at_the_path_that_the_options_name(

@@ -220,7 +220,7 @@ def test_files_of_another_machine_are_found_by_their_names(tmp_path: Path) -> No
     ("heads", "--heads"), ("lacking", "is missing"), ("more", "attention/1"), ("cut", "checkpoint"),
     ("vocabulary", "vocabulary"), ("start", "source_sequence_controls"), ("none", "no OpenNMT-tf checkpoint"),
     ("controls", "`source_sequence_controls` is not a mapping"), ("params", "`params` is not a mapping"),
-    ("bytes", "source.vocab: not UTF-8 text")])
+    ("bytes", "source.vocab: not UTF-8 text"), ("yaml", "expected ',' or ']', but got '<stream end>'")])
 def test_what_cannot_be_imported_is_one_sentence(tmp_path: Path, damage: str, said: str) -> None:
     values = random_values(False)
     if damage == "lacking":
@@ -231,6 +231,8 @@ def test_what_cannot_be_imported_is_one_sentence(tmp_path: Path, damage: str, sa
     config = write_model(tmp_path / "model", values, **({"source_sequence_controls": controls} if controls else {}))
     if damage == "params":
         config.write_text(config.read_text().replace("params:\n  beam_width: 3", "params: 3"))
+    if damage == "yaml":
+        config.write_text("model_dir: [run")
     if damage == "bytes":
         (tmp_path / "model/source.vocab").write_bytes(b"<blank>\n<s>\n</s>\n\xff\n")
     if damage == "cut":

@@ -228,6 +228,19 @@ def test_a_vocabulary_next_to_the_model_comes_before_one_in_the_working_director
     assert find_vocabularies(request, HyperParameters(model))[1] == Path("data/target.txt")
 
 
+def test_a_vocabulary_next_to_the_model_comes_before_one_at_the_path_of_the_training(tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    old.mkdir()
+    names = [str(old / "source.txt"), str(old / "target.txt")]
+    for name in names:
+        Path(name).write_text("of another model\n")
+    model = write_model(tmp_path / "model", random_values({}), {}, vocab=names)
+    request = ImportRequest(model)
+    assert find_vocabularies(request, HyperParameters(model)) == (model / "source.txt", model / "target.txt")
+    (model / "target.txt").unlink()
+    assert find_vocabularies(request, HyperParameters(model))[1] == old / "target.txt"
+
+
 def test_a_best_checkpoint_has_its_hyper_parameters_in_the_folder_above(tmp_path: Path) -> None:
     model = write_model(tmp_path / "model", random_values({}), {})
     (model / "eval").mkdir()
