@@ -12,7 +12,7 @@ from tests.documents import fake_translator as fakes
 from tests.processor_time import processor_seconds
 from towernmt.core.errors import DataError
 from towernmt.documents.formats.subtitles import open_srt, open_vtt
-from towernmt.documents.segments import Mark
+from towernmt.documents.segments import Mark, Segment
 
 SRT = """1
 00:00:01,000 --> 00:00:02,000
