@@ -10,11 +10,12 @@ import re
 import shlex
 from itertools import dropwhile
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
+from tests.manual_pages import code_blocks
+from tests.page_maker import page_maker
 from towernmt.cli.commands import COMMANDS, function_of
 from towernmt.cli.main import make_parser
 from towernmt.cli.run_options import settings_sources
@@ -34,8 +35,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 def snippets(language: str) -> list[tuple[str, str]]:
     """Return (page, text) of the code blocks in one language."""
-    block = re.compile(rf"^```{language}\n(.*?)^```", re.M | re.S)
-    return [(page.name, text) for page in PAGES for text in block.findall(page.read_text(encoding="utf-8"))]
+    return [(page.name, text) for page in PAGES for text in code_blocks(page.read_text(encoding="utf-8"), language)]
 
 
 def commands() -> list[tuple[str, list[str]]]:
@@ -113,6 +113,19 @@ def test_every_option_of_a_shown_command_is_accepted(capsys: pytest.CaptureFixtu
                 resolve_settings(settings_sources(options))     # an unknown setting would be refused
 
 
+def test_every_option_of_a_shown_benchmark_is_one_of_its_program() -> None:
+    shown = [words for _, words in commands() if words[0] == "python" and words[1:] and "benchmarks/" in words[1]]
+    assert len(shown) > 20
+    for words in shown:
+        program = (ROOT / words[1]).read_text(encoding="utf-8")
+        if "parse_known_args" in program:      # passes other options to a command
+            continue
+        options = [word.partition("=")[0] for word in words[2:words.index("--") if "--" in words else None]]
+        for option in options:
+            if re.fullmatch("--[a-z-]+", option):
+                assert f'"{option}"' in program, f"{words[1]} has no option {option}"
+
+
 def test_the_shown_yaml_holds_settings_a_corpus_a_space_or_a_card(tmp_path: Path) -> None:
     keys = all_keys(default_settings())
     spaces = [text for page, text in snippets("yaml") if page == "tuning.md"]
@@ -142,26 +155,11 @@ def test_the_ci_script_runs_the_readmes_test_command() -> None:
     assert f'"{test}"\n' in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
 
-def test_every_link_between_the_pages_leads_somewhere() -> None:
-    for page in PAGES:
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
-
-
 def test_every_file_of_the_project_that_a_page_names_is_there() -> None:
-    named = re.compile(r"`((?:examples|docs|tests|towernmt|\.ci)/[\w./-]*)`")
+    named = re.compile(r"`(?:python )?((?:benchmarks|examples|docs|recipes|tests|towernmt|\.ci)/[\w./-]*)[^`]*`")
     for page in PAGES:
         for target in named.findall(page.read_text(encoding="utf-8")):
             assert (ROOT / target).exists(), f"{page.name}: {target}"
-
-
-def page_maker(name: str) -> Any:
-    """Return the module docs/make_NAME.py."""
-    spec = importlib.util.spec_from_file_location(f"make_{name}", ROOT / "docs" / f"make_{name}.py")
-    assert spec is not None and spec.loader is not None
-    maker = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(maker)
-    return maker
 
 
 @pytest.mark.parametrize("name", ["settings", "commands", "engines"])

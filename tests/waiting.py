@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 PATIENCE = 300.0
@@ -25,3 +26,11 @@ def wait_until(condition: Callable[[], Any], process: subprocess.Popen[Any] | No
         assert process is None or process.poll() is None, "the process ended before the condition was true"
         assert time.monotonic() < end, f"the condition is not true after {seconds:.0f} s"
         time.sleep(0.01)
+
+
+def has_ended(process: int) -> bool:
+    """Return whether the process with this identifier has ended, or is a zombie. Reads `/proc` of Linux."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True

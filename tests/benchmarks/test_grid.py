@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -112,6 +113,6 @@ def test_an_invalid_list_of_trials_is_refused(tmp_path, text):
         grid.read_trials(file)
 
 
-def test_a_command_that_fails_ends_all_with_its_words(tmp_path):
+def test_a_command_that_fails_ends_all_with_its_words():
     with pytest.raises(SettingsError, match="missing"):
-        grid.towernmt("train", cpu="0")
+        grid.towernmt("train", cpu=str(min(os.sched_getaffinity(0))))

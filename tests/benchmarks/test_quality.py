@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -21,6 +20,7 @@ from quality_recipes import Fairseq, Marian, OpenNMTTF, PyTorch, generated
 from quality_results import Result, append_result, draw, lines_of, read_results, scores
 from quality_text import Texts, pieced, read_lines, shared_vocabulary, unpieced, write_pieces
 
+from tests.waiting import has_ended, wait_until
 from towernmt.core.errors import DataError, SettingsError, UnfinishedError
 from towernmt.dataflow.vocabulary.sentencepiece_learning import learn_sentence_piece
 from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import SentencePieceVocabulary
@@ -279,16 +279,7 @@ def test_processes_of_a_program_end_with_the_benchmark(tmp_path: Path) -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    end = time.monotonic() + 20
-    while running(int(pid_file.read_text())):
-        assert time.monotonic() < end
-
-
-def running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    wait_until(lambda: has_ended(int(pid_file.read_text())))
 
 
 def result(peer: str = "fairseq", mark: float = 1.0, bleu: float = 10.0, variant: str = "recipe", cpus: int = 2

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.waiting import PATIENCE
 from towernmt.callbacks import validation_towers as module
 from towernmt.callbacks.validation_towers import StoppedError, map_over_processes
 from towernmt.core.errors import DivergenceError
@@ -25,7 +26,7 @@ class Threads(World):
 
     def exchange(self, data: bytes) -> list[bytes]:
         self._messages[self.process] = data
-        self._all_there.wait(60.0)
+        self._all_there.wait(PATIENCE)
         return self._messages
 
 

@@ -12,6 +12,7 @@ import pytest
 from tensorpack.callbacks import Callback
 from tensorpack.train.base import StopTraining
 
+from tests.waiting import PATIENCE
 from towernmt.callbacks import (
     BestCheckpoints,
     CallbackToHook,
@@ -67,7 +68,7 @@ def test_all_methods_of_a_hook_are_called_by_its_callback(train):
     assert len(hook.calls) == 6
 
 
-def test_tensorflows_own_hooks_work_as_callbacks(train, tmp_path, capfd):
+def test_tensorflows_own_hooks_work_as_callbacks(train, tmp_path):
     hooks = [tf1.train.LoggingTensorHook(["loss:0"], every_n_iter=1), tf1.train.NanTensorHook("loss:0"),
              tf1.train.StepCounterHook(every_n_steps=1, output_dir=str(tmp_path)),
              tf1.train.FinalOpsHook(W),
@@ -311,7 +312,7 @@ def test_callbacks_of_one_hook_that_feed_the_same_tensor_are_refused_by_name(gra
 @pytest.mark.thorough
 def test_the_example_fails_in_plain_tensorflow_and_works_with_separate_runs():
     done = subprocess.run([sys.executable, str(ROOT / "examples" / "hooks.py")], text=True, capture_output=True,
-                          timeout=240, env={**os.environ, "PYTHONPATH": str(ROOT)})
+                          timeout=PATIENCE, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr
     lines = [line.strip() for line in done.stdout.splitlines() if not line.startswith("[")]
     assert lines[0] == "In plain TensorFlow:"

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tensorpack.tfutils.tower import PredictTowerContext
 
+from tests.variables import checkpoint_values
 from towernmt.callbacks.validation_towers import teacher_forced_batches
 from towernmt.checkpoint.averaging import (
     average_checkpoints,
@@ -44,11 +45,6 @@ def logdir(tmp_path_factory, prepare_pairs) -> Path:
     return directory / "run"
 
 
-def tensors(checkpoint: Path) -> dict[str, np.ndarray]:
-    reader = tf.train.load_checkpoint(str(checkpoint / "model"))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-
-
 @pytest.mark.thorough
 def test_the_last_the_best_and_those_between_two_steps_are_found(logdir):
     run = RunDirectory(logdir)
@@ -76,7 +72,7 @@ def test_an_averaged_checkpoint_holds_the_means_and_no_slots(logdir, tmp_path):
     mean_checkpoint = average_checkpoints(run, paths, tmp_path)
     assert mean_checkpoint == tmp_path / "step-8"
     assert read_state(mean_checkpoint).mean_of == [4, 6, 8]
-    mean_values, originals = tensors(mean_checkpoint), [tensors(path) for path in paths]
+    mean_values, originals = checkpoint_values(mean_checkpoint), [checkpoint_values(path) for path in paths]
     assert "transformer/embedding" in mean_values and "transformer/embedding/ExponentialMovingAverage" in mean_values
     assert not any("Adam" in name or name == "global_step" for name in mean_values)
     for name, value in mean_values.items():
@@ -128,7 +124,7 @@ def test_a_checkpoint_of_another_model_is_refused_by_name(logdir, tmp_path):
 
 
 def test_a_translator_uses_the_moving_average_by_default(logdir):
-    saved = tensors(logdir / "checkpoints" / "step-8")
+    saved = checkpoint_values(logdir / "checkpoints" / "step-8")
     for averaged, suffix in ((None, "/ExponentialMovingAverage"), (False, "")):
         options = {} if averaged is None else {"averaged": averaged}
         translator = Translator(logdir, checkpoint="last", **options, engine="graph")

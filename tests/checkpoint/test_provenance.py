@@ -16,6 +16,7 @@ import tensorflow
 import yaml
 
 import towernmt
+from tests.directory_contents import contents
 from towernmt.checkpoint.averaging import average_checkpoints, last_checkpoints
 from towernmt.checkpoint.checkpoint_files import checkpoint_steps, read_state, state_text
 from towernmt.checkpoint.records import vocabulary_fingerprint
@@ -80,11 +81,7 @@ def error_of(capsys, *arguments: object) -> str:
     return capsys.readouterr().err.splitlines()[-1]
 
 
-def content(directory: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
-
-
-def test_the_settings_file_names_inputs_and_versions_and_can_still_be_read_as_settings(run, data, capsys):
+def test_the_settings_file_names_inputs_and_versions_and_can_still_be_read_as_settings(run, data):
     content = yaml.safe_load(run.settings_file.read_text())
     assert content["made_with"] == {"towernmt": towernmt.__version__, "tensorflow": tensorflow.__version__,
                                  "numpy": np.__version__, "python": platform.python_version()}
@@ -123,7 +120,7 @@ def test_a_vocabulary_of_another_size_is_refused_in_a_run_without_fingerprints_t
         Translator(run.path, engine="graph")
 
 
-def test_a_checkpoint_of_a_run_with_another_vocabulary_is_refused(run, data, tmp_path):
+def test_a_checkpoint_of_a_run_with_another_vocabulary_is_refused(run):
     state = run.checkpoints / "step-4" / "state.json"
     state.write_text(state_text({**_fields(state), "made_from": {"vocabulary": "0123"}}))
     with pytest.raises(SettingsError, match="step-4 was not trained with the vocabulary in"):
@@ -133,11 +130,11 @@ def test_a_checkpoint_of_a_run_with_another_vocabulary_is_refused(run, data, tmp
 def test_resuming_with_other_data_of_the_same_vocabulary_is_refused_with_advice(run, data, tmp_path, capsys):
     other_data = prepare(tmp_path / "other", "abcdefgh", 2, old_data=data)
     assert vocabulary_fingerprint(other_data / "vocabulary") == vocabulary_fingerprint(data / "vocabulary")
-    before = content(run.path)
+    before = contents(run.path)
     error = error_of(capsys, "train", "--defaults=fixed", "--data", other_data, "--logdir", run.path, "--set",
                      "train.steps=6")
     assert "trained on other data than" in error and f"init.checkpoint={run.path}" in error
-    assert content(run.path) == before
+    assert contents(run.path) == before
     assert main(["train", "--defaults=fixed", "--data", str(other_data), "--logdir", str(tmp_path / "new"), "--set",
                  *TINY, f"init.checkpoint={run.path}"]) == 0
 
@@ -148,18 +145,18 @@ def test_resuming_with_other_data_of_the_same_vocabulary_is_refused_with_advice(
     ("data.memory_gb=3", "data.memory_gb changed from 0 to 3, which changes data.batch_tokens, but the data position")])
 def test_a_setting_that_the_position_depends_on_is_refused_by_name(run: RunDirectory, data: Path, capsys: Any,
                                                                    change: str, sentence: str) -> None:
-    before = content(run.path)
+    before = contents(run.path)
     error = error_of(capsys, "train", "--defaults=fixed", "--data", data, "--logdir", run.path, "--set",
                      "train.steps=6", change)
-    assert sentence in error and f"init.checkpoint={run.path}" in error and content(run.path) == before
+    assert sentence in error and f"init.checkpoint={run.path}" in error and contents(run.path) == before
 
 
 def test_resuming_a_finished_run_prints_a_line_and_changes_nothing(run, data, caplog):
-    before = content(run.path)
+    before = contents(run.path)
     assert main(["train", "--defaults=fixed", "--data", str(data), "--logdir", str(run.path)]) == 0
     assert [record.getMessage() for record in caplog.records] == [
         f"{run.path} is finished: train.steps=4 is reached at step 4. To resume it, pass a higher limit (--set ...)."]
-    assert content(run.path) == before
+    assert contents(run.path) == before
 
 
 def test_the_validation_at_the_end_is_in_the_checkpoint_that_was_saved_before_it(run):
@@ -189,7 +186,7 @@ def test_a_run_is_finished_when_a_limit_is_reached_and_no_validation_is_owed(run
 
 def test_prepared_data_are_never_used_as_a_run_or_as_its_directory(run, data, tmp_path, capsys):
     prepared = Path(shutil.copytree(data, tmp_path / "data"))
-    before = content(prepared)
+    before = contents(prepared)
     other_data = prepare(tmp_path / "other", "abc", 1)
     for arguments in (["train", "--defaults=fixed", "--data", other_data, "--logdir", prepared, "--set", *TINY],
                       ["grow", "--model", run.path, "--vocabulary", other_data, "--output", prepared],
@@ -198,20 +195,20 @@ def test_prepared_data_are_never_used_as_a_run_or_as_its_directory(run, data, tm
         assert "prepared data" in error_of(capsys, *arguments)
     with pytest.raises(SettingsError, match="prepared data"):
         RunDirectory(prepared).begin(run.settings(), PreparedData(other_data))
-    assert content(prepared) == before
+    assert contents(prepared) == before
 
 
 def test_a_vocabulary_that_no_run_wrote_is_not_replaced(data, tmp_path, capsys):
     other_data = prepare(tmp_path / "other", "abc", 1)
     shutil.copytree(other_data / "vocabulary", tmp_path / "mine" / "vocabulary")
-    before = content(tmp_path / "mine")
+    before = contents(tmp_path / "mine")
     assert "contains another vocabulary" in error_of(
         capsys, "train", "--defaults=fixed", "--data", data, "--logdir", tmp_path / "mine", "--set", *TINY)
-    assert content(tmp_path / "mine") == before
+    assert contents(tmp_path / "mine") == before
 
 
 def test_average_and_grow_never_write_over_a_step_of_a_run(run, data, tmp_path, capsys):
-    before = content(run.path)
+    before = contents(run.path)
     average = ["average", "--model", run.path, "--last", "2", "--output"]
     assert "lies in a run" in error_of(capsys, *average, run.checkpoints)
     (tmp_path / "link").symlink_to(run.checkpoints)
@@ -224,7 +221,7 @@ def test_average_and_grow_never_write_over_a_step_of_a_run(run, data, tmp_path, 
     assert "is the same directory as --model" in error_of(capsys, *grow, run.path)
     by_hand.rename(by_hand.with_name("checkpoints"))
     assert "lies in a run" in error_of(capsys, *grow, tmp_path / "by-hand")
-    assert content(run.path) == before
+    assert contents(run.path) == before
 
 
 def test_one_training_a_directory_and_one_a_process(run, data, tmp_path, capsys):

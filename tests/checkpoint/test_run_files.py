@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.directory_contents import contents
 from towernmt.checkpoint.saved_run import RunFiles
 from towernmt.core.errors import CheckpointError
 
@@ -21,10 +22,6 @@ def run(tmp_path: Path) -> Path:
         (tmp_path / "run" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "run" / name).write_bytes(content)
     return tmp_path / "run"
-
-
-def contents(run: Path) -> dict[str, bytes]:
-    return {file.relative_to(run).as_posix(): file.read_bytes() for file in run.rglob("*") if file.is_file()}
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -24,8 +24,9 @@ PATHS = {"None", "('SOURCE', 'REFERENCE')", "DATA", "DIR", "DIRECTORY", "FILE",
          "[NAME=]RUN", "[NAME=]RUN_OR_FILE"}
 """The metavars of options whose values may be paths."""
 PARSERS = make_parser(COMMANDS)[1]
-PAIRS = [(command, written, other) for command, options in WRITTEN.items() for written in options
-         for other in path_options(PARSERS[command]) if other != written]
+OUTPUTS = [(command, option) for command, options in WRITTEN.items() for option in options]
+PAIRS = [(command, written, other) for command, written in OUTPUTS for other in path_options(PARSERS[command])
+         if other != written]
 
 
 def options(command: str, **values: object) -> argparse.Namespace:
@@ -206,15 +207,12 @@ def test_a_closed_stream_that_is_not_needed_does_not_matter(line, text, tmp_path
 
 
 @pytest.mark.parametrize("path", ["missing/../x", "./missing/../x", "missing/deep/../../x", "text/../x"])
-@pytest.mark.parametrize("command, written", [(command, one) for command in WRITTEN for one in WRITTEN[command]])
+@pytest.mark.parametrize("command, written", OUTPUTS)
 def test_a_way_through_a_directory_that_is_missing_is_refused_before_the_work(command, written, path, text):
     with pytest.raises(SettingsError, match=r"the directory .* does not exist: create it, or write the path without"):
         check_output_paths(command, PARSERS[command], options(command, **{written: path}))
     (text.parent / "there").mkdir()
     check_output_paths(command, PARSERS[command], options(command, **{written: "there/../x"}))
-
-
-OUTPUTS = [(command, option) for command in WRITTEN for option in WRITTEN[command]]
 
 
 @pytest.mark.parametrize("command, written, other_option", [

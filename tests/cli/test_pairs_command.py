@@ -13,6 +13,7 @@ from xml.sax.saxutils import escape
 import pytest
 
 from tests.documents.alignment.parallel_texts import parallel_sentences, with_changes
+from tests.manual_pages import code_blocks, shell_lines
 from towernmt.cli import pairs
 from towernmt.cli.main import main
 from towernmt.documents.alignment import document_aligner
@@ -281,13 +282,13 @@ def test_documents_that_are_no_translations_of_each_other_are_refused_but_not_wi
     assert Path("pairs.tsv").exists() and "no translations" not in capsys.readouterr().err
 
 
-def test_the_tutorial_of_the_manual(tmp_path: Path) -> None:
+def test_the_tutorial_of_the_manual() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "guide" / "sentence-pairs.md").read_text(encoding="utf-8")
     tutorial = page.partition("## Tutorial")[2].partition("\n## ")[0]
     for name, text in re.findall(r"[Ii]n `([\w.]+)`:\n\n```\w+\n(.*?)^```", tutorial, re.M | re.S):
         Path(name).write_text(text, encoding="utf-8")
-    for line in "".join(re.findall(r"^```sh\n(.*?)^```", tutorial, re.M | re.S)).splitlines():
+    for line in shell_lines(tutorial):
         program, *arguments = shlex.split(line)
         assert (main(arguments) if program == "towernmt" else run([program, *arguments]).returncode) == 0, line
-    expected, = re.findall(r"^```tsv\n(.*?)^```", tutorial, re.M | re.S)
+    expected, = code_blocks(tutorial, "tsv")
     assert ["\t".join(row[:2]) for row in rows("pairs.tsv")] == expected.splitlines()

@@ -25,7 +25,7 @@ from towernmt.run.rules import batch_rules
 from towernmt.run.run_settings import default_settings
 from towernmt.run.training_conditions import training_conditions
 
-SETTINGS_OF_THE_ISSUE = """
+COMMON_SETTINGS = """
 train.steps train.epochs train.minutes data.batch_tokens data.batch_type train.update_cycle data.seed
 checkpoint.steps validation.steps checkpoint.keep checkpoint.keep_best train.precision
 train.clip_norm optimizer.name optimizer.learning_rate schedule.name schedule.warmup_steps model.hidden_size
@@ -69,10 +69,9 @@ def six_steps(data, tmp_path_factory) -> Path:
     return logdir
 
 
-@pytest.mark.parametrize("key", SETTINGS_OF_THE_ISSUE)
-def test_every_setting_that_the_issue_names_exists(key, capsys):
+def test_the_help_lists_the_common_settings(capsys):
     assert main(["train", "--help-settings"]) == 0
-    assert f"\n{key}=" in "\n" + capsys.readouterr().out
+    assert set(COMMON_SETTINGS) <= set(re.findall(r"^([a-z_.]+)=", capsys.readouterr().out, re.M))
 
 
 @pytest.mark.parametrize("settings, arguments, message", [

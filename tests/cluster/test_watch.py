@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import grpc
 import pytest
 
+from tests.waiting import PATIENCE
 from towernmt.cluster import worker_watch
 from towernmt.cluster.worker_watch import WaitHook, Waits, Watch, WorkerConnection, polled_workers, wait_for_all
 from towernmt.core.tf_compat import tf1
@@ -63,11 +64,11 @@ def test_a_silent_worker_and_an_ended_process_are_distinguished(unused_address: 
         WorkerConnection(unused_address).answers(30.0)
 
 
-def first_loss(monkeypatch: pytest.MonkeyPatch, addresses: list[str],
-               waits: Waits | None = None) -> tuple[int | None, str]:
+def first_loss(monkeypatch: pytest.MonkeyPatch, addresses: list[str], waits: Waits | None = None,
+               answer_timeout: float = PATIENCE) -> tuple[int | None, str]:
     """Return the index and description of the first worker that a watch reports as lost."""
     monkeypatch.setattr(worker_watch, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(worker_watch, "ANSWER_TIMEOUT", 0.5)
+    monkeypatch.setattr(worker_watch, "ANSWER_TIMEOUT", answer_timeout)
     reported, losses = threading.Event(), list[tuple[int | None, str]]()
 
     def on_loss(index: int | None, description: str) -> None:
@@ -75,7 +76,7 @@ def first_loss(monkeypatch: pytest.MonkeyPatch, addresses: list[str],
         reported.set()
 
     watch = Watch(addresses, [*range(len(addresses))], on_loss, waits or Waits(), 0.2)
-    assert reported.wait(60.0)
+    assert reported.wait(PATIENCE)
     watch.stop()
     return losses[0]
 
@@ -88,7 +89,7 @@ def test_a_watch_reports_a_worker_that_has_ended(monkeypatch: pytest.MonkeyPatch
 def test_a_watch_reports_a_worker_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     released = threading.Event()
     with server(bytes) as alive, server(lambda _: bytes(released.wait(60.0))) as stalled:
-        assert first_loss(monkeypatch, [alive, stalled]) == (1, "has not answered for 0.5 s")
+        assert first_loss(monkeypatch, [alive, stalled], answer_timeout=1.5) == (1, "has not answered for 1.5 s")
         released.set()
 
 

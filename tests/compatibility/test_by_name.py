@@ -20,6 +20,7 @@ import tensorpack.tfutils.sessinit as S
 import tensorpack.train as T
 from tensorpack.dataflow import DataFromList
 
+from tests.waiting import PATIENCE
 from towernmt.callbacks import CheckpointSaver
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.input_source import GeneralQueueInput
@@ -109,7 +110,7 @@ class Mine(C.Inferencer):
        "SimpleMovingAverage", "PeriodicTrigger", "PeriodicCallback", "EnableCallbackIf")
 @fails("GPUMemoryTracker", "PeakMemoryTracker")     # which does no harm
 @pytest.mark.parametrize("towers", [1, 2])
-def test_tensorpacks_callbacks_and_monitors_in_one_run(run, labelled, recorder, log_directory, tmp_path, towers):
+def test_tensorpacks_callbacks_and_monitors_work_in_one_run(run, labelled, recorder, log_directory, tmp_path, towers):
 
     class Settings:
         scheduled, function, stat = 0.0, 0.0, 8.0
@@ -204,7 +205,7 @@ def _must_fail(action, error, needs):
     (lambda: T.SyncMultiGPUTrainer([0, 1]), [9.0, 7.0]), (lambda: T.SyncMultiGPUTrainerReplicated(2), [9.0, 7.0]),
     (lambda: T.SyncMultiGPUTrainerParameterServer(2, ps_device="gpu"), [9.0, 7.0]),
     (lambda: T.AsyncMultiGPUTrainer(2), [9.0, 7.0]), (lambda: SyncMultiGPUTrainer(towers=2), [9.0, 7.0])])
-def test_tensorpacks_trainers_and_defaults(run, recorder, log_directory, trainer, costs):
+def test_tensorpacks_trainers_train_with_its_default_callbacks(run, recorder, log_directory, trainer, costs):
     made = run([StopAtFive(), *T.DEFAULT_CALLBACKS()], epochs=9, ours=False, extra_callbacks=[], trainer=trainer,
                monitors=[recorder, *T.DEFAULT_MONITORS()])
     assert made.global_step == 5 and isinstance(made, (T.Trainer, T.TowerTrainer, T.SingleCostTrainer))
@@ -242,7 +243,7 @@ def test_trainers_of_tensorpack_that_need_more(make, package):
     (lambda _: I.TensorInput(lambda: [tf.ones([4])]), 9.0),
     (lambda flow: I.StagingInput(I.QueueInput(flow), device="/cpu:0"), 9.0),
     (lambda flow: I.remap_input_source(I.QueueInput(flow), ["x"]), 9.0), (GeneralQueueInput, 9.0)])
-def test_tensorpacks_inputs(run, recorder, ones_flow, make, cost, towers):
+def test_tensorpacks_inputs_feed_our_trainer(run, recorder, ones_flow, make, cost, towers):
     data = make(ones_flow)
     assert isinstance(data, I.InputSource)
     run(data=data, monitors=[recorder], trainer=SyncMultiGPUTrainer(towers=towers), epochs=1)
@@ -261,7 +262,7 @@ def test_inputs_of_tensorpack_that_do_not_work(run, ones_flow, make, error, need
 
 @works("PlaceholderInput", "PredictorBase", "OnlinePredictor", "OfflinePredictor", "MultiThreadAsyncPredictor",
        "PredictConfig", "DatasetPredictorBase", "SimpleDatasetPredictor", "FeedfreePredictor")
-def test_tensorpacks_predictors(line):
+def test_tensorpacks_predictors_compute_the_outputs(line):
     config = P.PredictConfig(model=line(), input_names=["x"], output_names=["product"])
     ones = np.ones(4, np.float32)
     with tf.Graph().as_default():
@@ -270,7 +271,7 @@ def test_tensorpacks_predictors(line):
         with offline.sess.as_default():
             several = P.MultiThreadAsyncPredictor([offline], batch_size=1)
             several.start()
-            assert several.put_task([np.float32(1)]).result(timeout=20) == [10.0]
+            assert several.put_task([np.float32(1)]).result(timeout=PATIENCE) == [10.0]
         for thread in several.threads:
             thread.stop()
     simple = P.SimpleDatasetPredictor(config, three())
@@ -306,7 +307,7 @@ for process in multiprocessing.active_children():
 os._exit(0)
 """
     done = subprocess.run([sys.executable, "-c", program, str(Path(__file__).parent)], capture_output=True, text=True,
-                          timeout=120)
+                          timeout=PATIENCE)
     assert done.stdout.count("10.0") == 3, done.stderr
 
 

@@ -22,6 +22,7 @@ from tensorpack.train import (
 )
 from tensorpack.train import TrainConfig as TensorpackTrainConfig
 
+from tests.waiting import PATIENCE
 from towernmt.core.errors import SettingsError
 from towernmt.core.session import SessionCreator
 from towernmt.core.tf_compat import tf, tf1
@@ -184,5 +185,5 @@ def test_every_trainer_and_input_makes_the_update_of_one_tower(expected, trainer
         ("ours, 2 towers, a cycle of 2", "StagingInput"), ("AsyncMultiGPUTrainer", "QueueInput")))])
 def test_towers_that_wait_for_each_other_do_not_hang_on_one_processor(trainer: str, data: str) -> None:
     done = subprocess.run([sys.executable, Path(__file__).with_name("one_processor.py"), trainer, data],
-                          capture_output=True, text=True, timeout=120)
+                          capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stdout.strip()[-7:]) == (0, "2 steps"), done.stderr[-2000:]

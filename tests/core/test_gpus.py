@@ -62,11 +62,11 @@ def not_hidden(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
-def test_no_card(tmp_path):
+def test_a_machine_without_a_card_has_that_as_its_reason(tmp_path):
     assert why_missing(BUILD, machine(tmp_path)) == "this machine shows no NVIDIA GPU"
 
 
-def test_a_card_without_its_driver(tmp_path):
+def test_a_driver_that_does_not_run_is_the_reason(tmp_path):
     assert "its driver is not running" in why_missing(BUILD, machine(tmp_path, card=True))
 
 
@@ -78,7 +78,7 @@ def test_a_card_without_the_libraries_names_them_and_the_extra_that_brings_them(
 
 
 @pytest.mark.parametrize("hidden", ["", "-1"])
-def test_a_card_that_is_hidden(tmp_path, monkeypatch, hidden):
+def test_the_variable_that_hides_a_card_is_named(tmp_path, monkeypatch, hidden):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
     assert "CUDA_VISIBLE_DEVICES" in reason(tmp_path)
 
@@ -88,7 +88,7 @@ def test_without_a_known_reason_the_message_names_towernmt_devices(tmp_path):
         "driver and libraries are there, but TensorFlow uses no GPU: `towernmt devices` shows its reason")
 
 
-def test_a_tensorflow_without_cuda(tmp_path):
+def test_a_tensorflow_that_was_built_without_cuda_is_named(tmp_path):
     assert why_missing({"is_cuda_build": False}, tmp_path) == "this TensorFlow was built without CUDA"
 
 
@@ -189,7 +189,7 @@ def test_the_cpu_hides_gpus_from_the_context_of_tensorflow_until_some_are_chosen
     assert shown == [[], ["one"]]
 
 
-def test_a_command_prints_one_sentence(monkeypatch, capsys):
+def test_a_command_prints_one_sentence(capsys):
     def fails() -> int:
         raise tf.errors.InternalError(None, None, "failed to create cublas handle: the library was not initialized")
 

@@ -26,7 +26,8 @@ with temporary_directory("a test") as directory:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL, None])
-def test_nothing_is_left(number: signal.Signals | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_directory_is_left_after_a_signal_or_after_the_next_start(
+        number: signal.Signals | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     process = subprocess.Popen([sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                env=os.environ | {"TMPDIR": str(tmp_path)})

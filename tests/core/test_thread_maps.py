@@ -86,7 +86,7 @@ def returns(function: Callable[[], object]) -> bool:
     """Return whether a function returns, although the gate is closed; otherwise a thread waits for it."""
     thread = threading.Thread(target=function, daemon=True)
     thread.start()
-    thread.join(20)
+    thread.join(PATIENCE)
     return not thread.is_alive()
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.waiting import PATIENCE
 from towernmt.core import unfinished_work
 from towernmt.core.unfinished_work import INTERRUPTED, end_without_waiting, start_background_thread
 
@@ -36,7 +37,7 @@ end_without_waiting(3)
 
 @pytest.mark.parametrize("options", [[], ["closed"]], ids=["open", "closed"])
 def test_a_process_with_a_call_that_does_not_end_ends_with_its_status_and_exit_functions(options: list[str]) -> None:
-    ended = subprocess.run([sys.executable, "-c", PROGRAM, *options], capture_output=True, text=True, timeout=300)
+    ended = subprocess.run([sys.executable, "-c", PROGRAM, *options], capture_output=True, text=True, timeout=PATIENCE)
     assert (ended.returncode, ended.stdout, ended.stderr) == (3, "the output\nan exit function\n", "")
 
 

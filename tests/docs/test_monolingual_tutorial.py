@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import random
-import re
 import shlex
 from pathlib import Path
 
 import pytest
 
+from tests.manual_pages import shell_lines
+from tests.run_command import run_command
 from towernmt.checkpoint.checkpoint_files import checkpoint_steps
 from towernmt.cli.main import main
-from towernmt.core.tf_compat import tf
 from towernmt.run.directory import RunDirectory
 
 pytestmark = pytest.mark.thorough
@@ -37,14 +37,12 @@ def test_the_commands_of_the_page_train_with_text_of_either_side(tmp_path: Path,
                                                                  capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     write_files()
-    blocks = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
-    commands = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    commands = shell_lines(PAGE.read_text(encoding="utf-8"))
     assert [line.split()[1] for line in commands] == ["prepare", "train", "translate", "train"]
     for line in commands:
         small = line.replace("train.minutes=60", SMALL).replace("--output data", "--vocab-kind word --output data")
         small = small.replace("runs/a runs/b", "runs/de-en runs/de-en/checkpoints/step-40")     # an ensemble
-        with tf.Graph().as_default():
-            assert main(shlex.split(small)[1:]) == 0, line
+        assert run_command(*shlex.split(small)[1:]) == 0, line
     back, forward = Path("runs/de-en/monolingual"), Path("runs/student/monolingual")
     assert len(Path("test.hyp").read_text().splitlines()) == 5
     assert len((back / "translations").read_text().splitlines()) == 60

@@ -36,13 +36,13 @@ def anchors(page: Path) -> set[str]:
 
 def test_every_link_and_anchor_leads_somewhere() -> None:
     lost = []
-    for page in PAGES:
+    for page in [*ROOT.glob("*.md"), *PAGES]:
         for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([\w-]+))?\)", prose_of(page)):
             if "://" in target:
                 continue
             place = (page.parent / target).resolve() if target else page
             if not place.exists() or anchor and place.suffix == ".md" and anchor not in anchors(place):
-                lost.append(f"{page.relative_to(DOCS)}: {target}#{anchor}")
+                lost.append(f"{page.relative_to(ROOT)}: {target}#{anchor}")
     assert not lost, lost
 
 

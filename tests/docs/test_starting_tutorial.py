@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.interop.importing import opus
-from towernmt.cli.main import main
+from tests.manual_pages import code_blocks, shell_lines
+from tests.run_command import run_command
 from towernmt.core.files import CACHE_VARIABLE
-from towernmt.core.tf_compat import tf
 
 pytestmark = pytest.mark.thorough
 
@@ -28,9 +28,8 @@ TINY = ("train.precision=float32 model.hidden_size=16 model.filter_size=16 model
 
 
 def run_line(line: str) -> int:
-    """Run a line of a page, in a new graph, and return its status."""
-    with tf.Graph().as_default():
-        return main(shlex.split(line)[1:])
+    """Run a line of a page, and return its status."""
+    return run_command(*shlex.split(line)[1:])
 
 
 @pytest.mark.parametrize(("number", "names"), [
@@ -44,7 +43,7 @@ def test_the_first_commands_of_the_page_adapt_a_model(number: int, names: list[s
         for language, text in (("de", opus.GERMAN), ("en", opus.ENGLISH)):
             for name in (domain, f"{domain}-valid", f"{domain}-test"):
                 Path(f"{name}.{language}").write_text("".join(f"{line}\n" for line in text[lines]))
-    blocks = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+    blocks = code_blocks(PAGE.read_text(encoding="utf-8"), "sh")
     commands = blocks[number].replace("\\\n", " ").replace("runs/de-en", "opus-mt-de-en").splitlines()
     assert [line.split()[1] for line in commands] == names
     for line in dict.fromkeys([*commands, blocks[0].splitlines()[-1]]):     # the last one translates
@@ -89,9 +88,7 @@ def start_page() -> str:
 
 def start_commands() -> list[str]:
     """Return the commands of towernmt on that page."""
-    blocks = re.findall(r"^```sh\n(.*?)^```", start_page(), re.M | re.S)
-    commands = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()
-                if line.startswith("towernmt ")]
+    commands = [line for line in shell_lines(start_page()) if line.startswith("towernmt ")]
     assert [line.split()[1] for line in commands] == ["prepare", "train", "evaluate", "adapt", "translate"]
     return commands
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.manual_pages import code_blocks, shell_lines
 from towernmt.cli.main import main
 from towernmt.core.tf_compat import tf
 
@@ -23,7 +24,7 @@ EXTEND = Path(__file__).resolve().parents[2] / "docs" / "extend"
 
 def blocks(page: str, language: str) -> list[str]:
     """Return the code blocks of a page in one language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", (EXTEND / page).read_text(encoding="utf-8"), re.M | re.S)
+    return code_blocks((EXTEND / page).read_text(encoding="utf-8"), language)
 
 
 def write_files(page: str, place: Path) -> None:
@@ -45,7 +46,7 @@ def run_command(line: str) -> None:
 
 def commands(page: str) -> list[str]:
     """Return the commands of a page, one per line."""
-    return [line for block in blocks(page, "sh") for line in block.replace("\\\n", " ").splitlines()]
+    return shell_lines((EXTEND / page).read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")

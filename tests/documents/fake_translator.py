@@ -33,6 +33,11 @@ def capitals(sentences: Sequence[str]) -> list[Fake]:
     return [Fake(one.text.upper(), one.alignment) for one in identity(sentences)]
 
 
+def capital_segments(segments: Sequence[Segment]) -> list[Segment]:
+    """Return the segments with their text in upper case."""
+    return [tuple(part.upper() if isinstance(part, str) else part for part in segment) for segment in segments]
+
+
 def without_links(sentences: Sequence[str]) -> list[Fake]:
     return [Fake(one, None) for one in sentences]
 

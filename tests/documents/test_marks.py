@@ -129,7 +129,8 @@ CASES = [   # source, translation, links, expected
 
 
 @pytest.mark.parametrize(("segment", "text", "links", "expected"), CASES, ids=[case[3] for case in CASES])
-def test_cases(segment: Segment, text: str, links: list[tuple[int, int]], expected: str) -> None:
+def test_marks_surround_the_words_that_are_linked_with_theirs(
+        segment: Segment, text: str, links: list[tuple[int, int]], expected: str) -> None:
     [found] = fakes.translate_segments([segment], lambda sentences: [fakes.Fake(text, links)], None)
     assert fakes.shown(found) == expected
 

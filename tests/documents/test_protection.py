@@ -73,7 +73,7 @@ ADDRESSES = [       # a text, and its protected spans
 
 
 @pytest.mark.parametrize(("text", "expected"), ADDRESSES, ids=[text for text, _ in ADDRESSES])
-def test_addresses_of_a_text(text: str, expected: list[str]) -> None:
+def test_addresses_of_a_text_are_found(text: str, expected: list[str]) -> None:
     assert [text[start:end] for start, end in addresses_in(text)] == expected
 
 
@@ -92,7 +92,7 @@ def test_addresses_of_a_text(text: str, expected: list[str]) -> None:
     ("E=mc², x=5. und a = b", ["E=mc²", "x=5"]), ("Schüler_innen und müde.Ich, 1 -2, Tom(e)", []),
     ("4x4-Fahrzeug, B2B-Kunden, G20-Gipfel, COVID-19, X1, A320, die 1990er, Windows 11, 3-4-mal, `a' und `b'", []),
 ])
-def test_codes_of_a_text(text: str, expected: list[str]) -> None:
+def test_codes_of_a_text_are_found(text: str, expected: list[str]) -> None:
     assert [text[start:end] for start, end in codes_in(text)] == expected
 
 
@@ -108,7 +108,7 @@ def test_tags_and_paths_are_placeholders(text: str, expected: list[str]) -> None
     ("👨‍👩‍👧da🇩🇪🇫🇷 👍🏽 1️⃣ eins #️⃣ ❤️‍🔥", ["👨‍👩‍👧", "🇩🇪🇫🇷", "👍🏽", "1️⃣", "#️⃣", "❤️‍🔥"]), ("♪ la ♫", ["♪", "♫"]),
     ("A® © B™ § → • ★★☆ ✓", ["®", "©", "™", "§", "→", "•", "★★☆", "✓"]), ("m² CO₂", ["²", "₂"]),
     ("20 °C, 1 # 2 * 3 € $ № 5", [])])
-def test_symbols_of_a_text(text: str, expected: list[str]) -> None:
+def test_symbols_of_a_text_are_found(text: str, expected: list[str]) -> None:
     assert [text[start:end] for start, end in symbols_in(text)] == expected
 
 
@@ -118,7 +118,7 @@ def test_symbols_of_a_text(text: str, expected: list[str]) -> None:
     ("da:-) (^_^) (>_<) \\o/ ¯\\_(ツ)_/¯ (╯°□°)╯︵ ┻━┻ (｡◕‿◕｡) ʕ•ᴥ•ʔ :smile: da", [
         ":-)", "(^_^)", "(>_<)", "\\o/", "¯\\_(ツ)_/¯", "(╯°□°)╯︵ ┻━┻", "(｡◕‿◕｡)", "ʕ•ᴥ•ʔ", ":smile:"]),
     ("(siehe S. 3:) http://x, a:b, x<30, 5 <3.5, f(x), (20 °C), (…), (Да), (ώρα), (ツアー), 10:30 XDA: D", [])])
-def test_emoticons_of_a_text(text: str, expected: list[str]) -> None:
+def test_emoticons_of_a_text_are_found(text: str, expected: list[str]) -> None:
     assert [text[start:end] for start, end in emoticons_in(text)] == expected
 
 

@@ -131,6 +131,23 @@ def test_a_language_is_kept_by_its_code_of_two_letters(code, language):
     assert MetricSettings(target_language=code).target_language == language
 
 
+def test_the_scores_of_both_metrics_are_as_computed_by_hand():
+    # 1- to 4-gram precisions 5/6, 3/5, 2/4, 1/3 and no brevity penalty.
+    assert corpus_scores(["a b c d x f"], ["a b c d e f"]).bleu == pytest.approx(
+        100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25)
+    text = ["The cat sat on the mat.", "Good morning, everybody!"]
+    scores = corpus_scores(text, text)
+    assert scores.bleu == pytest.approx(100) and scores.chrf == pytest.approx(100)
+    assert all(part in scores.signature for part in ("tok:13a", "case:mixed", "version:"))
+
+
+def test_scoring_nothing_or_unequal_numbers_of_lines_is_refused():
+    with pytest.raises(DataError, match="2 hypotheses for 1 references"):
+        corpus_scores(["a", "b"], ["a"])
+    with pytest.raises(DataError, match="no sentences"):
+        corpus_scores([], [])
+
+
 def test_the_scores_of_both_metrics_take_the_target_language():
     assert "tok:zh" in corpus_scores(["我喜欢狗"], ["我喜欢猫"], target_language="zh-Hans").signature
     assert "tok:13a" in corpus_scores(["a"], ["a"]).signature

@@ -46,7 +46,7 @@ def test_the_forms_are_those_of_their_names():
 
 
 @pytest.mark.parametrize("name", ["emoji", "address", "number", "placeholder"])
-def test_spans_are_on_both_sides(name):
+def test_a_span_is_added_to_the_source_and_to_the_reference(name):
     text = forms()[name]
     for span, source, reference in zip(text.spans, text.source, text.references[0], strict=True):
         assert span and source.count(span) >= 1 and reference.count(span) >= 1

@@ -112,10 +112,9 @@ def scalars() -> Callable[[Path, str], list[float]]:
 def weights() -> Callable[[Path], dict[str, Any]]:
     """Return every variable of a run's last checkpoint."""
     def read(run: Path) -> dict[str, Any]:
-        from towernmt.core.tf_compat import tf
+        from tests.variables import checkpoint_values
         from towernmt.run.directory import RunDirectory
 
-        reader = tf.train.load_checkpoint(RunDirectory(run).checkpoint("last"))
-        return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+        return checkpoint_values(Path(RunDirectory(run).checkpoint("last")).parent)
 
     return read

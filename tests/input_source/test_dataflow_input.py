@@ -11,6 +11,7 @@ from tensorpack.dataflow import DataFromGenerator, DataFromList
 from tensorpack.train import ModelDesc, launch_train_with_config
 from tensorpack.utils import logger
 
+from tests.waiting import PATIENCE
 from towernmt.callbacks import CheckpointSaver, StopAtStep
 from towernmt.core.errors import DataError, FeederError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
@@ -145,7 +146,7 @@ def test_training_that_waits_for_a_source_names_it_and_continues():
 
     def slow():
         yield [np.zeros(2, np.float32)]
-        assert reported.wait(20)
+        assert reported.wait(PATIENCE)
         while True:
             yield [np.ones(2, np.float32)]
 

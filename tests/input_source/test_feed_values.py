@@ -67,14 +67,14 @@ def test_a_value_that_loses_nothing_but_precision_is_converted(value, dtype, exp
     (np.array([1e300 + 1j]), "complex64", "which complex64 cannot hold"),
     (np.array([1j]), "float32", "dtype complex128; expected float32"),
     (["a"], "int32", "dtype <U1; expected int32"), (["1"], "float32", "dtype <U1; expected float32"),
-    (None, "float32", "dtype object; expected float32"), ({"y": 1}, "float32", "without x and with the unexpected y"),
+    (None, "float32", "dtype object; expected float32"),
     (np.array(["2026-01-01"], "datetime64[D]"), "int64", "dtype datetime64"),
     ([3], "string", "dtype object; expected string"), (np.array([3]), "string", "dtype int64; expected string"),
     ([["a", None]], "string", "dtype object; expected string"),
     ([[1], [2, 3]], "int32", "not an array"), ((n for n in (1, 2)), "int32", "a generator"),
 ])
 def test_a_value_that_would_change_is_refused(value, dtype, message):
-    with pytest.raises(FeederError, match=f"'x'.*{message}|{message}"):
+    with pytest.raises(FeederError, match=f"'x'.*{message}"):
         fed(value, dtype)
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import threading
 
+from tests.waiting import PATIENCE
 from towernmt.core.errors import FeederError
 from towernmt.input_source.feeding import FeederRun
-
-LONG = 20.0
 
 
 def test_waiting_for_an_item_ends_when_it_arrives() -> None:
@@ -17,7 +16,7 @@ def test_waiting_for_an_item_ends_when_it_arrives() -> None:
     waiter.start()
     assert run.take_turn(0)
     run.enqueued_by(0)
-    waiter.join(LONG)
+    waiter.join(PATIENCE)
     assert answers == [True]
 
 
@@ -28,7 +27,7 @@ def test_waiting_for_an_item_ends_at_the_end_of_the_data() -> None:
     waiter.start()
     assert run.take_turn(0)
     run.end(0)
-    waiter.join(LONG)
+    waiter.join(PATIENCE)
     assert answers == [False] and run.error is None
 
 
@@ -63,7 +62,7 @@ def test_a_stop_wakes_a_feeder_that_waits_for_its_turn() -> None:
     waiter = threading.Thread(target=lambda: answers.append(run.take_turn(1)))
     waiter.start()
     run.request_stop()
-    waiter.join(LONG)
+    waiter.join(PATIENCE)
     assert answers == [False]
 
 

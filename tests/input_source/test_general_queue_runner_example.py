@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import PATIENCE
+
 ROOT = Path(__file__).resolve().parents[2]
 
 FILE = [f"numbers.bin {numbers}" for numbers in (
@@ -26,7 +28,7 @@ def in_turn(*sources: list[str]) -> list[str]:
 
 def run_example(*arguments: str) -> list[str]:
     done = subprocess.run([sys.executable, str(ROOT / "examples" / "general_queue_runner.py"), *arguments], text=True,
-                          capture_output=True, timeout=180, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)})
+                          capture_output=True, timeout=PATIENCE, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr
     return [line.strip() for line in done.stdout.splitlines() if "@queue_runner.py" not in line]  # its log
 

@@ -25,6 +25,7 @@ from tensorpack.train import (
 )
 from tensorpack.utils import logger
 
+from tests.waiting import PATIENCE
 from towernmt.core.errors import DataError, FeederError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.batches.batch import Position
@@ -85,7 +86,7 @@ class FakeBatches:
                 raise OSError(f"batch {number} is unreadable")
             if number == self.stuck:
                 self.blocked.set()
-                self.release.wait(60)
+                self.release.wait(PATIENCE)
             yield Position(batch=number + 1), FakeBatch(number, self.rows)
 
     def batches_per_epoch(self) -> int:
@@ -298,7 +299,7 @@ def test_training_ends_soon_though_a_feeder_is_blocked() -> None:
 
     class UntilBlocked(Callback):
         def _trigger_epoch(self) -> None:
-            assert batches.blocked.wait(60)
+            assert batches.blocked.wait(PATIENCE)
 
     train(data, [UntilBlocked()], steps=3)
     assert any(thread.name.startswith("GeneralQueueRunner-") for thread in threading.enumerate())   # still blocked
@@ -358,7 +359,7 @@ def test_a_training_script_with_a_broken_source_exits_with_an_error(tmp_path: Pa
         train(GeneralQueueInput(FakeBatches(50, broken=7), name="corpus.db"), [])
         print("the end was taken for a normal one")
         """))
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120,
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=PATIENCE,
                           env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
     assert done.returncode == 1, done.stdout + done.stderr
     assert ("FeederError: Feeding stopped at corpus.db (feeder 2 of 2): OSError: batch 7 is unreadable"

@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.waiting import PATIENCE
 from towernmt.core.errors import FeederError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.input_source import GeneralQueueRunner
-
-LONG = 20.0  # seconds; a wait of a test that reaches it has failed
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +82,7 @@ def test_the_order_is_the_rotation_for_any_timing_of_the_feeders(feeders: int, s
 
         def feed() -> int:
             item = next(items)
-            assert gates[item].wait(LONG)
+            assert gates[item].wait(PATIENCE)
             return item
 
         return feed
@@ -148,7 +147,7 @@ def test_a_feeder_whose_thread_cannot_start_is_an_error_and_not_an_endless_wait(
     line = Line([numbers(0, 2, 3), numbers(1, 2, 3)], in_order=True)
     with tf1.Session() as sess:
         thread, = line.runner.create_threads(sess, daemon=True, start=True)
-        thread.join(LONG)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
         line.read_all(sess)
         with pytest.raises(FeederError, match="feeder 1: no further thread or process can be started. Use fewer"):
@@ -168,7 +167,7 @@ def test_an_error_wakes_feeders_that_wait_for_their_turn() -> None:
     second_has_an_item = threading.Event()
 
     def first() -> int:
-        assert second_has_an_item.wait(LONG)
+        assert second_has_an_item.wait(PATIENCE)
         raise ValueError("first item is broken")
 
     def second() -> int:
@@ -179,7 +178,7 @@ def test_an_error_wakes_feeders_that_wait_for_their_turn() -> None:
     with tf1.Session() as sess:
         [thread] = line.runner.create_threads(sess, start=True)
         assert line.read_all(sess) == []
-        thread.join(LONG)
+        thread.join(PATIENCE)
         assert not thread.is_alive() and feeder_threads() == []
     assert isinstance(line.runner.error, FeederError)
 
@@ -188,7 +187,7 @@ def test_without_order_the_other_feeders_items_are_delivered_before_the_error() 
     others_done = threading.Event()
 
     def waiting() -> int:
-        assert others_done.wait(LONG)
+        assert others_done.wait(PATIENCE)
         raise ValueError("late")
 
     def three() -> Iterator[int]:
@@ -266,13 +265,13 @@ def test_a_stop_does_not_wait_for_a_blocked_feeder() -> None:
 
     def stuck() -> int:
         blocked.set()
-        never.wait(LONG)
+        never.wait(PATIENCE)
         return 0
 
     line = Line([stuck, numbers(1, 1, 5)], in_order=True, names=["socket", "file"])
     with tf1.Session() as sess:
         line.runner.create_threads(sess, start=True)
-        assert blocked.wait(LONG)
+        assert blocked.wait(PATIENCE)
         line.runner.stop(sess)
         assert feeder_threads() == ["GeneralQueueRunner-line-socket"]  # 'file' waited for its turn, and ended
         assert line.runner.error is None
@@ -285,13 +284,13 @@ def test_a_monitored_session_closes_soon_though_a_feeder_is_blocked() -> None:
     def one_then_stuck() -> Iterator[int]:
         yield 7
         blocked.set()
-        never.wait(LONG)
+        never.wait(PATIENCE)
 
     line = Line([one_then_stuck().__next__])
     tf1.train.add_queue_runner(line.runner)
     with tf1.train.MonitoredSession() as sess:
         assert sess.run(line.out) == 7
-        assert blocked.wait(LONG)
+        assert blocked.wait(PATIENCE)
     assert len(feeder_threads()) == 1       # it is still blocked
     never.set()
 
@@ -310,7 +309,7 @@ def test_a_stop_wakes_feeders_that_wait_on_a_full_queue() -> None:
     line = Line([endless().__next__], capacity=2, in_order=True)
     with tf1.Session() as sess:
         [thread] = line.runner.create_threads(sess, start=True)
-        assert full.wait(LONG)
+        assert full.wait(PATIENCE)
         line.runner.stop(sess)
         assert not thread.is_alive() and feeder_threads() == []
         assert line.runner.error is None
@@ -323,7 +322,7 @@ def test_a_queue_closed_from_outside_ends_the_feeders_quietly() -> None:
         [thread] = line.runner.create_threads(sess, start=True)
         assert sess.run(line.out) == 0
         sess.run(close)
-        thread.join(LONG)
+        thread.join(PATIENCE)
         assert not thread.is_alive() and line.runner.error is None
 
 
@@ -333,7 +332,7 @@ def test_a_closed_session_ends_the_feeders_quietly() -> None:
     [thread] = line.runner.create_threads(sess, start=True)
     assert sess.run(line.out) == 0
     sess.close()
-    thread.join(LONG)
+    thread.join(PATIENCE)
     assert not thread.is_alive() and line.runner.error is None
 
 
@@ -341,7 +340,7 @@ def test_threads_are_created_once_per_session() -> None:
     gate = threading.Event()
 
     def gated() -> int:
-        assert gate.wait(LONG)
+        assert gate.wait(PATIENCE)
         raise StopIteration
 
     line = Line([gated], in_order=True)
@@ -352,7 +351,7 @@ def test_threads_are_created_once_per_session() -> None:
         threads[0].start()
         assert line.runner.create_threads(sess, start=True) == []
         gate.set()
-        threads[0].join(LONG)
+        threads[0].join(PATIENCE)
 
 
 def test_feeders_with_tensors_of_their_own_share_one_queue() -> None:

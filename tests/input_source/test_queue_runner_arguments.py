@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from tensorpack.dataflow import DataFromList
 
+from tests.waiting import PATIENCE
 from towernmt.core.errors import FeederError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.input_source import GeneralQueueRunner, queue_runner
 
-LONG = 20000   # milliseconds; a wait of a test that reaches it has failed
+LONG = int(1000 * PATIENCE)     # milliseconds
 SAMPLES = np.transpose(np.tile(np.arange(11, dtype=np.int32), [5, 1]))
 
 
@@ -129,7 +130,7 @@ def test_a_feeder_that_breaks_down_anywhere_gives_its_turn_back(monkeypatch):
             runner.raise_error()
 
 
-def test_an_error_that_waits_for_the_last_elements_is_reported(monkeypatch, caplog):
+def test_an_error_that_waits_for_the_last_elements_is_reported(monkeypatch):
     monkeypatch.setattr(queue_runner, "DRAIN_PATIENCE", 0.0)
     queue, item = tf1.FIFOQueue(4, [tf.int32]), tf1.placeholder(tf.int32, [])
     items = iter([1])

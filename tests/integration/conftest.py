@@ -28,11 +28,10 @@ import numpy as np
 import pytest
 
 from tests.fork_server import ForkedProcess, ForkServer
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED = Path(__file__).with_name("recorded_train.py")
-PATIENCE = 180.0
-"""Seconds after which a process is taken to hang; none takes more than 30 where nothing else runs."""
 
 TINY_MODEL = ["model.hidden_size=32", "model.filter_size=64", "model.heads=2", "model.encoder_layers=1",
               "model.decoder_layers=1"]
@@ -287,14 +286,6 @@ def uninterrupted(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> R
     return Run(directory / "run", read_steps(directory / "steps"))
 
 
-def tensors(checkpoint: Path) -> dict[str, np.ndarray]:
-    """Return every variable of a checkpoint."""
-    from towernmt.core.tf_compat import tf
-
-    reader = tf.train.load_checkpoint(str(checkpoint / "model"))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-
-
 def state_but_time(checkpoint: Path) -> dict[str, Any]:
     """Return the content of a checkpoint's `state.json` without the duration of the training."""
     state = json.loads((checkpoint / "state.json").read_text())
@@ -306,16 +297,18 @@ def state_but_time(checkpoint: Path) -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def variables() -> Callable[[Path], dict[str, np.ndarray]]:
     """Return the function that reads every variable of a checkpoint."""
-    return tensors
+    from tests.variables import checkpoint_values
+
+    return checkpoint_values
 
 
 @pytest.fixture(scope="session")
-def assert_same_end() -> Callable[[Path, Path], None]:
+def assert_same_end(variables: Callable[[Path], dict[str, np.ndarray]]) -> Callable[..., None]:
     """Return a function that asserts that two runs have the same final state, except times, and best checkpoints."""
 
     def check(logdir: Path, other: Path, step: int = 120) -> None:
         here, there = (run / "checkpoints" / f"step-{step}" for run in (logdir, other))
-        found, expected = tensors(here), tensors(there)
+        found, expected = variables(here), variables(there)
         assert set(found) == set(expected)
         assert {"random_clock", "global_step", "learning_rate"} < set(found)
         assert any(name.endswith("/Adam_1") for name in found)
@@ -326,8 +319,9 @@ def assert_same_end() -> Callable[[Path, Path], None]:
             assert (logdir / name).read_text() == (other / name).read_text()
         for entry in json.loads((other / "best/record.json").read_text()):
             best = f"best/step-{entry['step']}"
-            for name, value in tensors(other / best).items():
-                assert np.array_equal(tensors(logdir / best)[name], value), name
+            found = variables(logdir / best)
+            for name, value in variables(other / best).items():
+                assert np.array_equal(found[name], value), name
         left_over = [*logdir.rglob(".*"), *logdir.rglob("*.new")]
         assert not left_over
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import HISTOGRAMS, IMAGES, TENSORS, EventAccumulator
 
+from tests.variables import checkpoint_values
 from towernmt.core.settings import apply_overrides
-from towernmt.core.tf_compat import tf
 from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.run.launch import train
 from towernmt.run.run_settings import default_settings
@@ -42,8 +42,7 @@ def events(recorded) -> Any:
 
 
 def variables(run_directory: Path) -> dict[str, np.ndarray]:
-    reader = tf.train.load_checkpoint(str(run_directory / "checkpoints/step-8/model"))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    return checkpoint_values(run_directory / "checkpoints/step-8")
 
 
 def test_validation_and_recording_change_no_bit_of_what_is_trained(recorded, corpus, tiny, tmp_path):

@@ -67,7 +67,7 @@ def launch(data: PreparedData, run: RunDirectory, max_epoch: int) -> Steps:
 
 
 @pytest.mark.thorough
-def test_the_lines_of_the_issue_train_resume_and_translate(corpus, tmp_path):
+def test_a_short_program_in_python_trains_resumes_and_translates(corpus, tmp_path):
     data, run = PreparedData(corpus.prepared), RunDirectory(tmp_path / "run")
     an_epoch = Batches(data, BatchSettings(batch_tokens=256, seed=3)).batches_per_epoch()
     assert launch(data, run, 1).events == ["epoch 1", *range(1, an_epoch + 1), "end"]
@@ -159,7 +159,7 @@ def test_our_model_trains_with_tensorpacks_own_trainer_and_input(corpus):
     assert np.mean(losses[-5:]) < np.mean(losses[:5]) - 0.5
 
 
-def test_a_last_checkpoint_that_cannot_be_written_fails_the_program(tmp_path: Path):
+def test_a_last_checkpoint_that_cannot_be_written_fails_the_program():
     class Spoiler(Callback):
         def _after_train(self):
             raise OSError("the disk is gone")

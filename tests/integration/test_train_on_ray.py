@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import random
-import select
 import signal
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
+from tests.integration.worker_processes import assert_near, assert_same_bits, data_position, ended_well, start_workers
+from tests.waiting import has_ended, wait_until
 from towernmt.checkpoint.checkpoint_files import checkpoint_steps
 
 ray = pytest.importorskip("ray", reason="needs towernmt[ray]")
 pytestmark = pytest.mark.processes
 
 LONG = ["train.steps=200", "checkpoint.steps=20", "validation.steps=0", "model.residual_dropout=0.1"]
-MOST = 1e-5
-"""The largest difference of a parameter that another order of sums makes, of the largest of its variable."""
 
 
 @pytest.fixture(scope="module")
@@ -50,19 +45,7 @@ def train(cluster: Any, corpus: Any, start: Callable[..., Any], arguments: Any, 
 def by_hand(corpus: Any, module_start: Any, arguments: Any, tiny: list[str], tmp_path_factory: Any) -> Path:
     """Return the directory of an undisturbed run of two workers that were started by hand."""
     run = tmp_path_factory.mktemp("by_hand") / "run"
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-    addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
-    for one in sockets:
-        one.close()
-    started = []
-    with pytest.MonkeyPatch.context() as patch:
-        for index in range(2):
-            patch.setenv("TF_CONFIG", json.dumps({"cluster": {"worker": addresses},
-                                                  "task": {"type": "worker", "index": index}}))
-            started.append(module_start(*arguments(corpus.prepared, run, *tiny, *LONG)))
-    for process in started:
-        result = process.wait()
-        assert result.status == 0, result.text
+    ended_well(start_workers(module_start, [arguments(corpus.prepared, run, *tiny, *LONG)] * 2))
     return run
 
 
@@ -77,31 +60,6 @@ def process_of(run: Path, worker: int) -> int:
                 and f'"index": {worker}'.encode() in environment:
             return int(directory.name)
     raise AssertionError(f"no worker {worker}")
-
-
-def wait_for_end(process: int) -> None:
-    """Wait until a process that is no child of this one has ended."""
-    with contextlib.suppress(ProcessLookupError):
-        descriptor = os.pidfd_open(process)
-        select.select([descriptor], [], [], 60)
-        os.close(descriptor)
-    assert not Path(f"/proc/{process}/cmdline").exists() or not Path(f"/proc/{process}/cmdline").read_bytes()
-
-
-def assert_same_bits(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
-    assert set(found) == set(expected)
-    for name, value in expected.items():
-        assert np.array_equal(found[name], value), name
-
-
-def assert_near(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
-    assert set(found) == set(expected)
-    for name, value in expected.items():
-        assert np.max(np.abs(found[name] - value), initial=0) <= MOST * max(1e-3, np.max(np.abs(value))), name
-
-
-def position(run: Path) -> Any:
-    return json.loads((run / "checkpoints/step-200/state.json").read_text())["position"]
 
 
 def test_when_a_worker_is_killed_the_run_goes_on_and_equals_that_of_undisturbed_workers(
@@ -135,7 +93,7 @@ def test_when_a_machine_is_lost_the_run_goes_on_with_those_that_are_left(
     alone = tmp_path / "alone"
     assert here(*arguments(corpus.prepared, alone, *tiny, *settings)).status == 0
     assert_near(variables(tmp_path / "run/checkpoints/step-200"), variables(alone / "checkpoints/step-200"))
-    assert position(tmp_path / "run") == position(alone)
+    assert data_position(tmp_path / "run", 200) == data_position(alone, 200)
 
 
 @pytest.mark.slow
@@ -161,7 +119,7 @@ def test_when_the_command_is_killed_its_workers_end(train, tmp_path):
     workers = [process_of(tmp_path / "run", worker) for worker in range(2)]
     process.send(signal.SIGKILL)
     for worker in workers:
-        wait_for_end(worker)
+        wait_until(lambda worker=worker: has_ended(worker))
 
 
 @pytest.mark.thorough

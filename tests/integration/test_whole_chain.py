@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.waiting import PATIENCE
 from towernmt.core.settings import load_yaml
 
 pytestmark = pytest.mark.processes
@@ -42,7 +43,7 @@ def test_translate_gives_one_line_for_each_line_in_place(learned, corpus):
                b" ".join([known] * 300), other]      # and no line end at the end
     command = [sys.executable, "-m", "towernmt.cli.main", "translate", "--model", learned[0], "--beam", "3"]
     result = subprocess.run([str(c) for c in command], input=b"\n".join(sources), capture_output=True,
-                            check=False, timeout=180)
+                            check=False, timeout=PATIENCE)
     assert result.returncode == 0, result.stderr
     assert b"Traceback" not in result.stderr
     lines = result.stdout.decode("utf-8").split("\n")
@@ -94,7 +95,7 @@ def test_a_run_of_two_towers_resumes_with_one(corpus, start, arguments, tiny, va
     assert one["random_clock"] == one["global_step"] == 12
 
 
-def test_the_example_trains_evaluates_and_translates_ones_own_files(corpus, start, tiny, tmp_path):
+def test_the_example_trains_evaluates_and_translates_ones_own_files(corpus, start, tiny):
     files = [x for name in ("", "valid-", "test-") for kind in ("source", "target") for x in (
         f"--{name}{kind}", corpus.file(f"{'valid' if name else 'train'}.{kind}"))]
     result = start(*files, "--logdir", "run", "--vocab-size", "80", "--set", *tiny, "train.steps=20",

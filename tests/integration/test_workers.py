@@ -18,6 +18,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.integration.worker_processes import (
+    assert_near,
+    assert_same_bits,
+    data_position,
+    ended_well,
+    free_addresses,
+    start_workers,
+)
 from towernmt.core.errors import WorkerLostError
 
 pytestmark = pytest.mark.processes
@@ -25,62 +33,12 @@ pytestmark = pytest.mark.processes
 NO_DROPOUT = ["model.residual_dropout=0", "model.embedding_dropout=0", "validation.steps=0"]
 TWENTY = ["train.steps=20", "checkpoint.steps=0", *NO_DROPOUT]
 LOST = WorkerLostError.exit_status
-MOST = 1e-5
-"""The largest difference of a parameter after 20 updates, of the largest parameter of its variable."""
-
-
-def free_addresses(count: int) -> list[str]:
-    """Return different addresses whose ports were free a moment ago."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
-    for one in sockets:
-        one.close()
-    return addresses
-
-
-def start_workers(start: Callable[..., Any], arguments: list[list[Any]], programs: dict[int, Any] | None = None,
-                  seen: Callable[[int, list[str]], list[str]] = lambda _, addresses: addresses) -> list[Any]:
-    """Start a process for each worker, and return the processes.
-
-    Args:
-        start: starts one process, as the fixture `start` does.
-        arguments: arguments of each worker.
-        programs: programs of some workers, as `start` takes them.
-        seen: returns the addresses of all workers as one worker knows them.
-    """
-    addresses, started = free_addresses(len(arguments)), []
-    with pytest.MonkeyPatch.context() as patch:
-        for index, of_worker in enumerate(arguments):
-            patch.setenv("TF_CONFIG", json.dumps({
-                "cluster": {"worker": seen(index, addresses)}, "task": {"type": "worker", "index": index}}))
-            others = {"program": programs[index]} if programs and index in programs else {}
-            started.append(start(*of_worker, **others))
-    return started
 
 
 @pytest.fixture
 def workers(start: Callable[..., Any]) -> Callable[..., list[Any]]:
     """Return `workers([arguments of worker 0, of worker 1, ...])`, which starts them; see `start_workers`."""
     return partial(start_workers, start)
-
-
-def ended_well(processes: list[Any]) -> None:
-    for process in processes:
-        result = process.wait()
-        assert result.status == 0, result.text
-
-
-def assert_near(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
-    assert set(found) == set(expected)
-    for name, value in expected.items():
-        if value.dtype.kind == "f":
-            assert np.max(np.abs(found[name] - value)) <= MOST * max(1e-3, np.max(np.abs(value))), name
-        else:
-            assert np.array_equal(found[name], value), name
-
-
-def position(run: Path, step: int = 20) -> Any:
-    return json.loads((run / f"checkpoints/step-{step}/state.json").read_text())["position"]
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +61,7 @@ def test_two_workers_make_the_run_of_one_process_and_the_second_writes_nothing(
     run, unused = tmp_path / "run", tmp_path / "unused"
     ended_well(workers([arguments(corpus.prepared, place, *tiny, *TWENTY) for place in (run, unused)]))
     assert_near(variables(run / "checkpoints/step-20"), variables(alone() / "checkpoints/step-20"))
-    assert position(run) == position(alone())
+    assert data_position(run, 20) == data_position(alone(), 20)
     assert not unused.exists()
 
 
@@ -117,7 +75,7 @@ def test_any_number_of_workers_towers_and_batches_makes_the_run_of_one_tower(
     ended_well(workers([command] * count))
     expected = alone(*settings)
     assert_near(variables(tmp_path / "run/checkpoints/step-20"), variables(expected / "checkpoints/step-20"))
-    assert position(tmp_path / "run") == position(expected)
+    assert data_position(tmp_path / "run", 20) == data_position(expected, 20)
 
 
 @pytest.mark.slow
@@ -169,12 +127,6 @@ def undisturbed(corpus: Any, module_start: Any, arguments: Any, tiny: list[str],
     run = Path(tmp_path_factory.mktemp("undisturbed") / "run")
     ended_well(start_workers(module_start, [arguments(corpus.prepared, run, *tiny, *SAVED_OFTEN)] * 2))
     return run
-
-
-def assert_same_bits(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
-    assert set(found) == set(expected)
-    for name, value in expected.items():
-        assert np.array_equal(found[name], value), name
 
 
 def test_when_a_worker_is_killed_the_other_names_it_and_all_go_on_as_if_undisturbed(
@@ -285,7 +237,7 @@ def test_a_run_goes_on_with_other_numbers_of_workers(alone, corpus, workers, arg
     for steps, count in (("5", 3), ("10", 2), ("15", 1), ("20", 3)):
         ended_well(workers([arguments(corpus.prepared, run, *tiny, *TWENTY, f"train.steps={steps}")] * count))
     assert_near(variables(run / "checkpoints/step-20"), variables(alone() / "checkpoints/step-20"))
-    assert position(run) == position(alone())
+    assert data_position(run, 20) == data_position(alone(), 20)
 
 
 @pytest.mark.slow

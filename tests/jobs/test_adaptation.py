@@ -21,13 +21,13 @@ from urllib.request import urlopen
 import pytest
 
 from tests.jobs.test_corrections import write_corrections
+from tests.run_command import run_command
+from tests.waiting import PATIENCE
 from towernmt.checkpoint.packaged_run import PackagedRun
 from towernmt.checkpoint.saved_run import SavedRun
-from towernmt.cli.main import main
 from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import DataError, DirectoryInUseError
 from towernmt.core.settings import apply_overrides
-from towernmt.core.tf_compat import tf
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.text.validation_set import ValidationSet
@@ -277,12 +277,6 @@ def test_two_adaptations_do_not_write_the_same_package(job: AdaptationJob) -> No
         adapt_model(job, lambda line: None)
 
 
-def run_command(*arguments: Any) -> int:
-    """Run a command of towernmt in a new graph, and return its status."""
-    with tf.Graph().as_default():
-        return main([*map(str, arguments)])
-
-
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Write the files of a toy language, whose words are spelled backwards, and a model that has hardly learned it."""
@@ -471,7 +465,7 @@ def test_the_commands_of_the_page_adapt_the_model_of_a_server_that_answers_all_t
 
     def post(path: str, **values: str) -> tuple[int, str]:
         with urlopen(f"{server.url}/{path}", urlencode({**values, "source": "de", "target": "en"}).encode(),
-                     timeout=60) as answer:
+                     timeout=PATIENCE) as answer:
             return answer.status, answer.read().decode()
 
     answers: list[tuple[int, str]] = []

@@ -15,5 +15,5 @@ def test_a_new_checkpoint_begins_the_count_again() -> None:
     assert [failures.may_continue(step) for step in (8, 16, 24, 24)] == [True, True, True, False]
 
 
-def test_none_may_be_allowed() -> None:
+def test_no_failure_may_be_allowed() -> None:
     assert not FailureCount(0, 8).may_continue(16)

@@ -75,7 +75,7 @@ def make_job(data: PreparedData, tmp_path: Path) -> Callable[..., MonolingualJob
         MonolingualJob(text, "target", data, tmp_path / "run", sources), **changed)
 
 
-def test_the_facts_of_a_text(tmp_path: Path) -> None:
+def test_lines_and_bytes_of_a_text_are_counted_and_a_sample_is_taken(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes("ä b\n\n \nc".encode())
     facts = text_facts(tmp_path / "a")
     assert (facts.lines, facts.bytes, facts.sample) == (4, 9, ["ä b", "c"])

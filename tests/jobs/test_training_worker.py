@@ -26,7 +26,7 @@ def test_all_that_the_process_says_comes_before_its_status(tmp_path: Path) -> No
     assert status == 1 and found[ERRORS].startswith(b"towernmt: ") and not (tmp_path / "run").exists()
 
 
-def test_a_killed_process_is_told_by_its_signal(tmp_path: Path) -> None:
+def test_a_killed_process_is_told_by_its_signal() -> None:
     worker = TrainingWorker("127.0.0.1")
     worker.start(["completion", "bash"], ["127.0.0.1:20001"], 0, 1, "")
     worker.kill()

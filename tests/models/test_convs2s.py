@@ -10,9 +10,9 @@ from tensorpack.tfutils.tower import PredictTowerContext
 
 import tests.models.styles as styles
 import tests.models.tiny_models as tiny
+from tests.models.numpy_layers import embedding_name
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.convs2s import Convolution, ConvS2S, convolutions
-from towernmt.models.interface import shift_right
 from towernmt.models.model_settings import ConvS2SSettings
 
 SOURCE, SOURCE_LENGTH, TARGET, TARGET_LENGTH = tiny.SOURCE, tiny.SOURCE_LENGTH, tiny.TARGET, tiny.TARGET_LENGTH
@@ -55,11 +55,7 @@ class Reference:
         return self.affine(h, "encoder/output"), e
 
     def table(self, role: str) -> np.ndarray:
-        if self.s.tie_embeddings == "all":
-            return self.v["convs2s/embedding"]
-        if self.s.tie_embeddings == "target" and role != "source":
-            return self.v["convs2s/target_embedding"]
-        return self.v[f"convs2s/{role}_embedding"]
+        return self.v[f"convs2s/{embedding_name(self.s.tie_embeddings, role)}"]
 
     def embed(self, ids: np.ndarray, role: str, stack: str) -> np.ndarray:
         positions = [min(i, self.s.max_positions - 1) for i in range(len(ids))]
@@ -91,18 +87,7 @@ class Reference:
 
 @pytest.mark.parametrize("style", styles.STYLES["convs2s"])
 def test_logits_equal_a_forward_pass_written_from_the_paper(graph, style):
-    model = styles.make("convs2s", style)
-    with PredictTowerContext(""):
-        logits = model.decode(model.encode(tf.constant(SOURCE), tf.constant(SOURCE_LENGTH)),
-                              shift_right(tf.constant(TARGET)))
-    with tf1.Session() as session:
-        values = tiny.scramble(session, 0.3)
-        got = session.run(logits)
-    reference = Reference(model.settings, values)
-    for row in range(2):
-        target_in = np.concatenate([[1], TARGET[row, :TARGET_LENGTH[row] - 1]])
-        expected = reference.logits(SOURCE[row, :SOURCE_LENGTH[row]], target_in)
-        np.testing.assert_allclose(got[row, :TARGET_LENGTH[row]], expected, rtol=1e-4, atol=1e-4)
+    tiny.assert_logits(styles.make("convs2s", style), Reference, 0.3)
 
 
 def test_the_attention_that_is_guided_is_that_of_the_last_layer(graph):

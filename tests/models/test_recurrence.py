@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 
+from tests.models.numpy_layers import sigmoid, standardized
 from tests.variables import assign_random
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.kernels import set_precision
@@ -18,14 +19,6 @@ KINDS = ("gru", "lstm")
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=[TIME, BATCH, INPUT]).astype(np.float32)
 LENGTH = np.array([5, 2, 3], np.int32)
-
-
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
-
-
-def standardized(x):
-    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
 
 
 def reference(kind: str, v: dict[str, np.ndarray], x: np.ndarray, norm: bool = False) -> np.ndarray:

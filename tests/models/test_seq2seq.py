@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tensorpack.tfutils.tower import PredictTowerContext
 
 import tests.models.styles as styles
 import tests.models.tiny_models as tiny
-from towernmt.core.tf_compat import tf, tf1
-from towernmt.models.interface import shift_right
+from tests.models.numpy_layers import embedding_name, sigmoid, standardized
+from towernmt.core.tf_compat import tf1
 from towernmt.models.model_settings import Seq2SeqSettings
 
 SOURCE, SOURCE_LENGTH, TARGET, TARGET_LENGTH = tiny.SOURCE, tiny.SOURCE_LENGTH, tiny.TARGET, tiny.TARGET_LENGTH
-
-
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
 
 
 class Reference:
@@ -45,9 +40,7 @@ class Reference:
         return self.v[self.table(side)][token] * np.sqrt(self.s.embedding_size)
 
     def table(self, role: str) -> str:
-        if self.s.tie_embeddings == "all":
-            return "embedding"
-        return "target_embedding" if self.s.tie_embeddings == "target" and role != "source" else f"{role}_embedding"
+        return embedding_name(self.s.tie_embeddings, role)
 
     def stack(self, side, x, fed, states):
         after = []
@@ -70,20 +63,17 @@ class Reference:
         c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
         squashed_cell = c
         if self.s.layer_norm:
-            squashed_cell = self.norm(c) * self.v[f"{scope}/cell_norm/scale"] + self.v[f"{scope}/cell_norm/offset"]
+            squashed_cell = standardized(c) * self.v[f"{scope}/cell_norm/scale"] + self.v[f"{scope}/cell_norm/offset"]
         return c, sigmoid(o) * np.tanh(squashed_cell)
 
     def map(self, scope, x, vectors):
         kernel = self.v[f"{scope}/kernel"]
         ahead, back = x @ kernel[:len(x)], np.concatenate(vectors) @ kernel[len(x):]
         if self.s.layer_norm:
-            back = self.norm(back) * self.v[f"{scope}/state_scale"]
+            back = standardized(back) * self.v[f"{scope}/state_scale"]
             if len(x):
-                ahead = self.norm(ahead) * self.v[f"{scope}/input_scale"]
+                ahead = standardized(ahead) * self.v[f"{scope}/input_scale"]
         return ahead + back + self.v[f"{scope}/bias"]
-
-    def norm(self, x):
-        return (x - x.mean()) / np.sqrt(x.var() + 1e-6)
 
     def last_hidden(self, h, annotations):
         if self.s.attention == "none":
@@ -100,17 +90,7 @@ class Reference:
 
 @pytest.mark.parametrize("style", styles.STYLES["seq2seq"])
 def test_logits_equal_a_forward_pass_written_from_the_papers(graph, style):
-    model = styles.make("seq2seq", style)
-    with PredictTowerContext(""):
-        logits = model.decode(model.encode(tf.constant(SOURCE), tf.constant(SOURCE_LENGTH)),
-                              shift_right(tf.constant(TARGET)))
-    with tf1.Session() as session:
-        values = tiny.scramble(session, 0.5)
-        got = session.run(logits)
-    for row in range(2):
-        target_in = np.concatenate([[1], TARGET[row, :TARGET_LENGTH[row] - 1]])
-        expected = Reference(model.settings, values).logits(SOURCE[row, :SOURCE_LENGTH[row]], target_in)
-        np.testing.assert_allclose(got[row, :TARGET_LENGTH[row]], expected, rtol=1e-4, atol=1e-4)
+    tiny.assert_logits(styles.make("seq2seq", style), Reference, 0.5)
 
 
 @pytest.mark.parametrize("style", ["luong", "luong, fed", "dot, gru, forwards"])

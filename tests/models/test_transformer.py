@@ -10,14 +10,12 @@ from tensorpack.tfutils.tower import PredictTowerContext
 
 import tests.models.styles as styles
 import tests.models.tiny_models as tiny
+from tests.models.numpy_layers import embedding_name
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import shift_right
 from towernmt.models.model_settings import TransformerSettings
 
-SOURCE = np.array([[5, 9, 7, 2, 0, 0], [4, 4, 11, 6, 17, 2]], np.int32)
-SOURCE_LENGTH = np.array([4, 6], np.int32)
-TARGET = np.array([[8, 6, 2, 0, 0], [10, 3, 12, 18, 2]], np.int32)
-TARGET_LENGTH = np.array([3, 5], np.int32)
+SOURCE, SOURCE_LENGTH, TARGET, TARGET_LENGTH = tiny.SOURCE, tiny.SOURCE_LENGTH, tiny.TARGET, tiny.TARGET_LENGTH
 
 
 class Reference:
@@ -48,11 +46,7 @@ class Reference:
         return x @ self.v[self.table("softmax")].T + self.v["transformer/softmax_bias"]
 
     def table(self, role: str) -> str:
-        if self.s.tie_embeddings == "all":
-            return "transformer/embedding"
-        if self.s.tie_embeddings == "target" and role != "source":
-            return "transformer/target_embedding"
-        return f"transformer/{role}_embedding"
+        return f"transformer/{embedding_name(self.s.tie_embeddings, role)}"
 
     def embed(self, ids: np.ndarray, role: str, stack: str) -> np.ndarray:
         d = self.s.hidden_size
@@ -113,18 +107,7 @@ class Reference:
 
 @pytest.mark.parametrize("style", styles.STYLES["transformer"])
 def test_logits_equal_a_forward_pass_written_from_the_paper(graph, style):
-    model = styles.make("transformer", style)
-    with PredictTowerContext(""):
-        logits = model.decode(model.encode(tf.constant(SOURCE), tf.constant(SOURCE_LENGTH)),
-                              shift_right(tf.constant(TARGET)))
-    with tf1.Session() as session:
-        values = tiny.scramble(session, 0.3)
-        got = session.run(logits)
-    reference = Reference(model.settings, values)
-    for row in range(2):
-        target_in = np.concatenate([[1], TARGET[row, :TARGET_LENGTH[row] - 1]])
-        expected = reference.logits(SOURCE[row, :SOURCE_LENGTH[row]], target_in)
-        np.testing.assert_allclose(got[row, :TARGET_LENGTH[row]], expected, rtol=1e-4, atol=1e-4)
+    tiny.assert_logits(styles.make("transformer", style), Reference, 0.3)
 
 
 @pytest.mark.parametrize("layer", [1, 2])

@@ -10,6 +10,7 @@ from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 
 from tests.models import test_transformer as plain
 from tests.models import tiny_models as tiny
+from tests.models.numpy_layers import sigmoid
 from towernmt.check import check_tower
 from towernmt.core.graph_state import GraphSettings, graph_state
 from towernmt.core.tf_compat import tf, tf1
@@ -43,10 +44,6 @@ STYLES = {
 }
 CACHES = ("relative positions", "rotary positions and SwiGLU", "SSRU", "biases and swish")
 """The styles whose stepwise decoding has a special cache."""
-
-
-def sigmoid(x: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-x))
 
 
 GATES = {"glu": sigmoid, "swiglu": lambda x: x * sigmoid(x),

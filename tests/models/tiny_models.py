@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
@@ -68,6 +71,26 @@ def make(name: str, quiet: bool = False, **more):
 def scramble(session, deviation: float = 0.4) -> dict[str, np.ndarray]:
     """Set random values for every variable, and return them by name."""
     return assign_random(session, np.random.default_rng(3), deviation)
+
+
+def assert_logits(model: Any, reference: Callable[..., Any], deviation: float) -> None:
+    """Assert that the logits of a model for each target word are those of a forward pass in NumPy.
+
+    Args:
+        model: the model, whose variables get random values.
+        reference: makes an object with `logits(source, target_in)` from the model's settings and these values.
+        deviation: standard deviation of the values.
+    """
+    with PredictTowerContext(""):
+        logits = model.decode(model.encode(tf.constant(SOURCE), tf.constant(SOURCE_LENGTH)),
+                              shift_right(tf.constant(TARGET)))
+    with tf1.Session() as session:
+        values = scramble(session, deviation)
+        found = session.run(logits)
+    for row in range(2):
+        target_in = np.concatenate([[1], TARGET[row, :TARGET_LENGTH[row] - 1]])
+        expected = reference(model.settings, values).logits(SOURCE[row, :SOURCE_LENGTH[row]], target_in)
+        np.testing.assert_allclose(found[row, :TARGET_LENGTH[row]], expected, rtol=1e-4, atol=1e-4)
 
 
 def wider(source: np.ndarray, length: int = 3) -> np.ndarray:

@@ -11,6 +11,7 @@ import pytest
 from tensorpack.callbacks import Callback, MonitorBase
 from tensorpack.train.interface import launch_train_with_config
 
+from tests.variables import checkpoint_values
 from towernmt.callbacks.saver import CheckpointSaver
 from towernmt.callbacks.stopping import NaNGuard, StopAtStep
 from towernmt.callbacks.summaries import LossScaleMonitor
@@ -95,11 +96,7 @@ def train(directory, precision="float16", steps=6, towers=1, update_cycle=1, sca
 
 
 def checkpoints(directory) -> dict[int, dict[str, np.ndarray]]:
-    values = {}
-    for path in directory.glob("step-*"):
-        reader = tf.train.load_checkpoint(str(path / "model"))
-        values[int(path.name[5:])] = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-    return values
+    return {int(path.name[5:]): checkpoint_values(path) for path in directory.glob("step-*")}
 
 
 def assert_same(a, b, leaving=frozenset()) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.waiting import PATIENCE
 from towernmt.plots.curve_page import curves_html
 from towernmt.plots.recorded_runs import read_run
 
@@ -54,7 +55,7 @@ def said_by(page: str, actions: str, directory: Path) -> Any:
     file.write_text(page.replace("</body>", f"{actions}</body>"), encoding="utf-8")
     dom = subprocess.run([str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom",
                           f"--user-data-dir={directory}/browser", file.as_uri()],
-                         capture_output=True, text=True, timeout=120, check=True).stdout
+                         capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
     return json.loads(html.unescape(re.search(r"<body>(.*?)</body>", dom, re.S)[1]))
 
 

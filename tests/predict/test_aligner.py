@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 
+from tests.predict.word_data import SIZE, WORDS, WordData
 from towernmt.checkpoint.checkpoint_files import write_checkpoint
 from towernmt.cli.main import main
 from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf1
 from towernmt.dataflow.batches.batch import pad_sentences
-from towernmt.dataflow.vocabulary.base import BOS, EOS, SPECIAL_PIECES, UNK
-from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
-from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
+from towernmt.dataflow.vocabulary.base import BOS, EOS, UNK
 from towernmt.models.interface import NMTModel
 from towernmt.models.layers.randomness import set_seed
 from towernmt.models.model_settings import Seq2SeqSettings, TransformerSettings
@@ -32,20 +31,7 @@ from towernmt.run.run_settings import settings_of_model
 
 pytestmark = pytest.mark.thorough
 
-WORDS = [f"w{i}" for i in range(16)]
-SIZE = len(SPECIAL_PIECES) + len(WORDS)
 LINES = ["w3 w1 w2 w7 w5", "", "w4 w9", "w8 w12 w11", "w15 w6 w1 w2 w3 w0 w9"]
-
-
-class Data:
-    """The vocabularies of a corpus."""
-
-    directory = "data"
-    validation_sets = ()
-    source_vocabulary = target_vocabulary = WordVocabulary([*SPECIAL_PIECES, *WORDS])
-
-    def copy_vocabularies(self, directory: Path) -> None:
-        save_vocabularies(self.source_vocabulary, self.target_vocabulary, directory)
 
 
 def write_run(path: Path, model: NMTModel, steps: int, learnt: float = 0.0) -> Path:
@@ -57,7 +43,7 @@ def write_run(path: Path, model: NMTModel, steps: int, learnt: float = 0.0) -> P
             between runs, because threads add numbers in different orders.
     """
     run = RunDirectory(path)
-    run.begin(settings_of_model(model), Data())  # type: ignore[arg-type]
+    run.begin(settings_of_model(model), WordData())  # type: ignore[arg-type]
     random = np.random.default_rng(1)
     with tf1.Graph().as_default():
         set_seed(1)
@@ -115,6 +101,7 @@ def test_its_translations_are_linked_as_they_are_aligned(copier: Path, aligner: 
     found = [best for best, *_ in translator.translate_nbest(LINES)]
     assert [best.text for best in found] == LINES
     for best, expected in zip(found, aligner.align(zip(LINES, LINES, strict=True)), strict=True):
+        assert (best.alignment is None) == (best.text == "")
         if best.alignment is not None:
             assert best.alignment.pharaoh() == expected.pharaoh()
             np.testing.assert_allclose(best.alignment.weights, expected.weights, atol=1e-5)
@@ -151,10 +138,11 @@ def test_the_weights_are_the_attention_of_teacher_forcing_for_every_pair(
         source, length, target_in = (tf1.placeholder("int32", shape) for shape in ([None, None], [None], [None, None]))
         hidden, attention = model.decode_with_attention(model.encode(source, length), target_in)
         model.output_projection().logits(hidden)
+        words = WordData().source_vocabulary
         with tf1.Session() as session:
             tf1.train.Saver().restore(session, str(copier / "checkpoints/step-1/model"))
             for (one, other), alignment in zip(pairs, found, strict=True):
-                ids, out = [*Data.source_vocabulary.encode(one), EOS], Data.source_vocabulary.encode(other)
+                ids, out = [*words.encode(one), EOS], words.encode(other)
                 expected = session.run(attention, {source: [ids], length: [len(ids)], target_in: [[BOS, *out[:-1]]]})
                 np.testing.assert_allclose(alignment.weights, expected[0, :, :-1], atol=1e-5)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE
 from towernmt.cli.main import main
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.predict.lines.output_file import check_apart, output_file
@@ -133,7 +134,7 @@ def test_a_pipe_gets_its_lines_as_they_come(tmp_path):
     with output_file(tmp_path / "pipe") as stream:
         stream.write(b"one\n")
         stream.flush()
-        assert first.wait(30)
+        assert first.wait(PATIENCE)
         stream.write(b"two\n")
     reader.join()
     assert lines == [b"one\n", b"two\n"]

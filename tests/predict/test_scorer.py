@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 from tensorpack.tfutils.tower import PredictTowerContext
 
+from tests.predict.word_data import SIZE, WordData
 from tests.variables import assign_random
 from towernmt.checkpoint.checkpoint_files import write_checkpoint
 from towernmt.cli.main import main
 from towernmt.core.errors import DivergenceError, SettingsError
 from towernmt.core.tf_compat import tf1
-from towernmt.dataflow.vocabulary.base import BOS, EOS, SPECIAL_PIECES
-from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
-from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
+from towernmt.dataflow.vocabulary.base import BOS, EOS
 from towernmt.models.model_settings import TransformerSettings
 from towernmt.models.transformer import Transformer
 from towernmt.predict.scorer import Scorer
@@ -25,21 +24,8 @@ from towernmt.predict.translator import Translator
 from towernmt.run.directory import RunDirectory
 from towernmt.run.run_settings import settings_of_model
 
-WORDS = [f"w{i}" for i in range(16)]
-SIZE = len(SPECIAL_PIECES) + len(WORDS)
 PAIRS = [("w1 w2 w3", "w4 w5"), ("w1", ""), ("w3 w3 w3 w3 w3 w3", "w9 w8 w7 w6 w5 w4 w3"), ("", "w1"),
          ("w1 w2 w3", "w4 w5"), ("w7 unseen", "w8 unseen w9")]
-
-
-class Data:
-    """The vocabularies of a corpus."""
-
-    directory = "data"
-    validation_sets = ()
-    source_vocabulary = target_vocabulary = WordVocabulary([*SPECIAL_PIECES, *WORDS])
-
-    def copy_vocabularies(self, directory: Path) -> None:
-        save_vocabularies(self.source_vocabulary, self.target_vocabulary, directory)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +37,7 @@ def model() -> Transformer:
 
 def write_run(path: Path, model: Transformer, scale: float) -> Path:
     run = RunDirectory(path)
-    run.begin(settings_of_model(model), Data())  # type: ignore[arg-type]
+    run.begin(settings_of_model(model), WordData())  # type: ignore[arg-type]
     with tf1.Graph().as_default():
         with PredictTowerContext(""):
             model.build_graph(*[tf1.placeholder(s.dtype, s.shape) for s in model.inputs()])
@@ -71,7 +57,7 @@ def run_directory(tmp_path_factory: pytest.TempPathFactory, model: Transformer) 
 def expected_tokens(run_directory: Path, model: Transformer) -> list[np.ndarray]:
     """Return log-probabilities of the target's tokens from the model's logits, pair by pair, in float64."""
     checkpoint = str(run_directory / "checkpoints/step-1/model")
-    vocabulary = Data.source_vocabulary
+    vocabulary = WordData().source_vocabulary
     scores = []
     with tf1.Graph().as_default(), PredictTowerContext(""):
         source, length, target_in = (tf1.placeholder("int32", shape) for shape in ([None, None], [None], [None, None]))

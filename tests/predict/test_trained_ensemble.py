@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 from tensorpack.tfutils.tower import PredictTowerContext
 
+from tests.predict.word_data import WORDS, WordData
 from tests.variables import assign, assign_random
 from towernmt.checkpoint.checkpoint_files import write_checkpoint
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.tf_compat import tf1
-from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
-from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
-from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.models.model_settings import RNNSearchSettings, TransformerSettings
 from towernmt.models.rnnsearch import RNNSearch
 from towernmt.models.transformer import Transformer
@@ -29,22 +27,7 @@ from towernmt.run.run_settings import settings_of_model
 
 pytestmark = pytest.mark.thorough
 
-WORDS = [f"w{i}" for i in range(16)]
 LINES = ["w1 w2 w3", "", "w4", "w1 w2 unseen w5 w6 w7", "w9 w9"]
-
-
-class Data:
-    """The vocabularies of a corpus."""
-
-    directory = "data"
-    validation_sets = ()
-
-    def __init__(self, target: list[str] = WORDS) -> None:
-        self.source_vocabulary = WordVocabulary([*SPECIAL_PIECES, *WORDS])
-        self.target_vocabulary = WordVocabulary([*SPECIAL_PIECES, *target])
-
-    def copy_vocabularies(self, directory: Path) -> None:
-        save_vocabularies(self.source_vocabulary, self.target_vocabulary, directory)
 
 
 def transformer(**settings: Any) -> Transformer:
@@ -53,7 +36,7 @@ def transformer(**settings: Any) -> Transformer:
         "source_vocab_size": 20, "target_vocab_size": 20, **settings}))
 
 
-def write_run(path: Path, model: Any, data: Data, steps: int = 1) -> Path:
+def write_run(path: Path, model: Any, data: WordData, steps: int = 1) -> Path:
     """Write a run with checkpoints of random weights; each weight has a moving average of twice its value."""
     run = RunDirectory(path)
     run.begin(settings_of_model(model), data)  # type: ignore[arg-type]
@@ -76,11 +59,11 @@ def write_run(path: Path, model: Any, data: Data, steps: int = 1) -> Path:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write a Transformer with two checkpoints (`a`), an RNNSearch (`b`), and one with other target words (`other`)."""
     root = tmp_path_factory.mktemp("runs")
-    write_run(root / "a", transformer(), Data(), steps=2)
+    write_run(root / "a", transformer(), WordData(), steps=2)
     write_run(root / "b", RNNSearch(RNNSearchSettings(
         embedding_size=8, encoder_size=8, decoder_size=12, attention_size=8, read_out_size=8, source_vocab_size=20,
-        target_vocab_size=20)), Data())
-    write_run(root / "other", transformer(), Data([*WORDS[1:], "x"]))
+        target_vocab_size=20)), WordData())
+    write_run(root / "other", transformer(), WordData([*WORDS[1:], "x"]))
     return root
 
 

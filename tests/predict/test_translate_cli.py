@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.waiting import PATIENCE
 from towernmt.cli import evaluate, translate, translator_options
 from towernmt.cli.commands import function_of
 from towernmt.cli.request_options import options_of_all_lines
@@ -236,7 +237,7 @@ def test_a_program_that_waits_for_each_translation_gets_it_at_once(monkeypatch: 
         try:
             for line in ("the device", "12345", "", "THE DEVICE", "the 12345 ❤️", "x"):     # plain and special lines
                 lines.write(f"{line}\n".encode())
-                assert select.select([answers], [], [], 30)[0], line
+                assert select.select([answers], [], [], PATIENCE)[0], line
                 assert answers.read(1000).endswith(b"\n")
         finally:
             lines.close()
@@ -262,7 +263,7 @@ sys.exit(main(["translate", "--model", "runs/x"]))
     assert process.stdout.readline() == b"x" * 1000 + b"\n"
     process.stdout.close()
     assert process.stderr.read() == b""
-    assert process.wait(timeout=30) == BROKEN_PIPE
+    assert process.wait(PATIENCE) == BROKEN_PIPE
     process.stderr.close()
 
 

@@ -15,6 +15,7 @@ from tensorpack.predict import OfflinePredictor, PredictConfig
 from tensorpack.tfutils.tower import PredictTowerContext
 
 from tests.variables import assign_random
+from tests.waiting import PATIENCE
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import CheckpointError, DataError, SettingsError, TowerNMTError
 from towernmt.core.tf_compat import tf, tf1
@@ -234,7 +235,7 @@ def test_a_forked_process_is_refused_and_does_not_hang(run_directory: Path, plai
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        signal.alarm(60)
+        signal.alarm(int(PATIENCE))
         said = [attempt(lambda: plain.translate(["w1"])), attempt(lambda: Translator(run_directory, engine="graph"))]
         os.write(writer, "\n".join(said).encode())
         os._exit(0)

@@ -133,7 +133,7 @@ def test_the_run_is_translated_with_either_weights_and_in_an_ensemble(run, tmp_p
 
 
 @pytest.mark.parametrize("command", [["score"], ["align"], ["evaluate"]])
-def test_the_run_is_scored_aligned_and_evaluated(run, command, tmp_path):
+def test_the_run_is_scored_aligned_and_evaluated(run, command):
     text = str(run.parent / "text")
     side = "--reference" if command == ["evaluate"] else "--target"
     assert main([*command, "--model", str(run), "--source", text, side, text]) == 0

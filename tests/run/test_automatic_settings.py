@@ -498,5 +498,5 @@ def test_every_choice_has_a_reason_and_every_rule_its_evidence():
 
 
 @pytest.mark.parametrize(("number", "rounded"), [(7, 7), (7.9, 7), (99, 99), (123, 120), (8149, 8100)])
-def test_rounding(number, rounded):
+def test_a_number_is_rounded_down_to_two_digits(number, rounded):
     assert round_down(number) == rounded

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from tests.variables import checkpoint_values
 from towernmt.callbacks.validation_metrics import ValidationOutcome
 from towernmt.checkpoint.averaging import average_checkpoints, last_checkpoints
 from towernmt.checkpoint.checkpoint_files import read_state, write_values
@@ -20,7 +21,6 @@ from towernmt.checkpoint.records import AverageRecord, BestEntry, KeptAverage, r
 from towernmt.cli.main import main
 from towernmt.core.errors import CheckpointError, DivergenceError, SettingsError
 from towernmt.core.settings import apply_overrides
-from towernmt.core.tf_compat import tf
 from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.evaluate.metrics import Scores
 from towernmt.interop.model_card import validation_scores
@@ -65,14 +65,9 @@ def average(logdir: Path, place: Path, last: int = 2) -> None:
     average_if_due(settings, PreparedData(place / "data"), run, Components(), None)
 
 
-def tensors(checkpoint: Path) -> dict[str, np.ndarray]:
-    reader = tf.train.load_checkpoint(str(checkpoint / "model"))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-
-
 def put_apart(logdir: Path, *noises: float) -> dict[str, np.ndarray]:
     """Set the last two checkpoints to the best weights plus multiples of one noise; return the weights without it."""
-    good = tensors(logdir / "checkpoints" / "step-8")
+    good = checkpoint_values(logdir / "checkpoints" / "step-8")
     weights = read_state(logdir / "checkpoints" / "step-8").weights
     chance = np.random.default_rng(3)
     noise = {name: chance.normal(size=good[name].shape).astype(np.float32) for name in sorted(good)
@@ -106,7 +101,7 @@ def test_a_better_mean_is_kept_and_taken_by_all_that_name_no_checkpoint(logdir, 
     assert run.checkpoint() == str(logdir / "averaged/step-8/model")
     assert run.checkpoint("best") == str(logdir / "best/step-8/model")
     assert run.checkpoint("last") == run.checkpoint("step-8") == str(logdir / "checkpoints/step-8/model")
-    for name, value in tensors(logdir / "averaged/step-8").items():
+    for name, value in checkpoint_values(logdir / "averaged/step-8").items():
         np.testing.assert_allclose(value, good[name], atol=1e-6)
     kept = read_average_record(run.averaged).kept
     assert (kept.step, kept.mean_of, kept.metric, kept.mode) == (8, [6, 8], LOSS, "min")
@@ -147,8 +142,8 @@ def test_the_last_checkpoint_is_taken_where_a_worse_one_was_the_best(logdir, pla
     run = RunDirectory(logdir)
     assert run.checkpoint() == str(logdir / "averaged/step-8/model")
     assert read_average_record(run.averaged).kept.mean_of == [8]
-    last = tensors(logdir / "checkpoints/step-8")
-    for name, value in tensors(logdir / "averaged/step-8").items():
+    last = checkpoint_values(logdir / "checkpoints/step-8")
+    for name, value in checkpoint_values(logdir / "averaged/step-8").items():
         np.testing.assert_array_equal(value, last[name])
 
 
@@ -177,7 +172,7 @@ def test_a_run_goes_on_as_if_nothing_had_been_averaged(logdir, place, tmp_path, 
     assert train(plain, place, "train.steps=12") == 0
     assert caplog.text.count("Averaging the last 2 checkpoints") == 2
     assert read_average_record(logdir / "averaged").compared_step == 12
-    found, expected = (tensors(run / "checkpoints/step-12") for run in (logdir, plain))
+    found, expected = (checkpoint_values(run / "checkpoints/step-12") for run in (logdir, plain))
     assert found.keys() == expected.keys()
     assert all(np.array_equal(found[name], value) for name, value in expected.items())
     one, other = ({key: value for key, value in read_state(run / "checkpoints/step-12").callbacks.items()
@@ -267,7 +262,7 @@ def test_the_beginning_is_in_no_mean_and_one_checkpoint_is_none(logdir, place, s
     for step in (4, 6):
         shutil.rmtree(logdir / f"checkpoints/step-{step}")
     state = {**json.loads((logdir / "checkpoints/step-8/state.json").read_text()), "step": 0}
-    write_values(tensors(logdir / "checkpoints/step-8"), logdir / "checkpoints", 0, state)
+    write_values(checkpoint_values(logdir / "checkpoints/step-8"), logdir / "checkpoints", 0, state)
     average(logdir, place, 2)
     assert "Nothing is averaged, because the run has 1 checkpoint" in caplog.text
     assert not (logdir / "averaged").exists()

@@ -10,7 +10,7 @@ import pytest
 from tensorpack.tfutils.tower import PredictTowerContext
 
 from tests.interop.importing import opus
-from tests.variables import assign_random
+from tests.variables import assign_random, checkpoint_values
 from towernmt.checkpoint.checkpoint_files import write_checkpoint
 from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
 from towernmt.checkpoint.embedding_rows import (
@@ -51,9 +51,8 @@ def with_factors(words: list[str], factors: Sequence[list[str]]) -> Vocabulary:
         vocabulary(words))
 
 
-def tensors(checkpoint: str) -> dict[str, np.ndarray]:
-    reader = tf.train.load_checkpoint(checkpoint)
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+def tensors(prefix: str) -> dict[str, np.ndarray]:
+    return checkpoint_values(Path(prefix).parent)
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.waiting import wait_until
 from towernmt.cli.main import main
 from towernmt.core.errors import SettingsError, TowerNMTError
 from towernmt.core.machine import peak_memory
@@ -77,7 +77,7 @@ def with_limit(gib: float):
     return dataclasses.replace(default_settings(), data=DataSettings(memory_gb=gib))
 
 
-def test_the_setting_is_what_fits(monkeypatch):
+def test_the_largest_batch_that_fits_becomes_the_setting(monkeypatch):
     asked = measured_by(monkeypatch, lambda n: GIB + n * 2 ** 20)
     assert with_fitting_batch(with_limit(3.0), None, None, 1).data.batch_tokens == 2048 in asked
 
@@ -218,9 +218,7 @@ def test_a_signal_ends_the_measuring_process_too(tmp_path):
     (tmp_path / "temporary").mkdir()
     search = subprocess.Popen([sys.executable, "-c", SEARCH, str(tmp_path / "python")],
                               env={**os.environ, "TMPDIR": str(tmp_path / "temporary")})
-    while not (tmp_path / "pid").exists():
-        assert search.poll() is None
-        time.sleep(0.01)
+    wait_until((tmp_path / "pid").exists, search)
     measuring = int((tmp_path / "pid").read_text())
     search.terminate()
     assert search.wait() == 128 + signal.SIGTERM

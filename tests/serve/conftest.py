@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -24,7 +24,6 @@ pytest.importorskip("sentencex")
 
 HERE = Path(__file__).parent
 ECHO = f"{HERE / 'echo_engine.py'}:Echo"
-SECONDS = 60
 
 
 class ServerProcess:
@@ -44,19 +43,23 @@ class ServerProcess:
         self.lines: list[dict[str, Any]] = []
         self._new: queue.Queue[dict[str, Any] | None] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
-        self.port = int(self.wait_for("Listening at")["message"].rstrip(".").rpartition(":")[2])
+        try:
+            self.port = int(self.wait_for("Listening at")["message"].rstrip(".").rpartition(":")[2])
+        except BaseException:
+            self.process.kill()     # no fixture knows it yet
+            raise
         self.url = f"http://127.0.0.1:{self.port}"
 
     def wait_for(self, text: str) -> dict[str, Any]:
         """Wait for a line of the log with this text, and return it."""
-        while (line := self._new.get(timeout=SECONDS)) is not None:
+        while (line := self._new.get(timeout=PATIENCE)) is not None:
             if text in json.dumps(line, ensure_ascii=False):
                 return line
         raise AssertionError(f"the server has ended ({self.process.wait()}): {self.lines}")
 
     def metric(self, name: str) -> float:
         """Return the value of a line of /metrics, such as `towernmt_requests_running`."""
-        with urllib.request.urlopen(f"{self.url}/metrics", timeout=SECONDS) as answer:
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=PATIENCE) as answer:
             lines = answer.read().decode().splitlines()
         return next(float(line.removeprefix(name)) for line in lines if line.startswith(f"{name} "))
 
@@ -64,7 +67,7 @@ class ServerProcess:
         """End the process, and return its status."""
         if self.process.poll() is None:
             self.process.send_signal(number)
-        return self.process.wait(SECONDS)
+        return self.process.wait(PATIENCE)
 
     def _read(self) -> None:
         assert self.process.stderr is not None
@@ -136,9 +139,3 @@ def make_client() -> Iterator[Callable[..., Any]]:
     yield make
     for service in services:
         service.close()
-
-
-@pytest.fixture(scope="session")
-def server_process() -> type[ServerProcess]:
-    """Return a function that starts servers for several tests."""
-    return ServerProcess

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from tests.waiting import PATIENCE
 from towernmt.core.errors import DataError
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
 from towernmt.serve.batcher import Batcher, Cancellation, QueuedSentences
@@ -23,7 +24,7 @@ class BlockingEngine:
     def __call__(self, lines, options):
         self.rounds.append(list(lines))
         self.started.release()
-        assert self.released.acquire(timeout=30)
+        assert self.released.acquire(timeout=PATIENCE)
         if "wrong" in lines:
             raise DataError("one line is wrong.")
         return [Translation([Hypothesis(line.upper(), 0.0)]) for line in lines]
@@ -55,7 +56,7 @@ def texts(queued):
 
 def test_what_queues_meanwhile_is_translated_at_once(engine, batcher):
     first = submit(batcher, "a")
-    assert engine.started.acquire(timeout=30)
+    assert engine.started.acquire(timeout=PATIENCE)
     others = [submit(batcher, text) for text in "bcd"]
     engine.released.release()
     engine.released.release()
@@ -65,7 +66,7 @@ def test_what_queues_meanwhile_is_translated_at_once(engine, batcher):
 
 def test_a_long_request_shares_its_rounds_with_short_ones(engine, batcher):
     first = submit(batcher, "a")
-    assert engine.started.acquire(timeout=30)
+    assert engine.started.acquire(timeout=PATIENCE)
     long, short = submit(batcher, *"12345"), submit(batcher, "b")
     for _ in range(4):
         engine.released.release()
@@ -75,7 +76,7 @@ def test_a_long_request_shares_its_rounds_with_short_ones(engine, batcher):
 
 def test_a_queue_that_is_full_refuses(engine, batcher):
     submit(batcher, "a")
-    assert engine.started.acquire(timeout=30)
+    assert engine.started.acquire(timeout=PATIENCE)
     submit(batcher, *"12345")
     with pytest.raises(RequestError) as error:
         submit(batcher, "b", "c")
@@ -85,7 +86,7 @@ def test_a_queue_that_is_full_refuses(engine, batcher):
 
 def test_an_error_is_of_the_request_that_makes_it(engine, batcher):
     first = submit(batcher, "a")
-    assert engine.started.acquire(timeout=30)
+    assert engine.started.acquire(timeout=PATIENCE)
     wrong, right = submit(batcher, "wrong"), submit(batcher, "b")
     for _ in range(4):
         engine.released.release()
@@ -97,7 +98,7 @@ def test_an_error_is_of_the_request_that_makes_it(engine, batcher):
 
 def test_what_nobody_waits_for_is_not_translated(engine, batcher):
     submit(batcher, "a")
-    assert engine.started.acquire(timeout=30)
+    assert engine.started.acquire(timeout=PATIENCE)
     gone, late = Cancellation(), Cancellation(0.0)
     left = submit(batcher, "b", cancellation=gone)
     missed = submit(batcher, "c", cancellation=late)
@@ -176,10 +177,10 @@ def test_an_error_of_a_result_callback_fails_its_request_alone(engine, batcher, 
 
     engine.released.release()
     first = submit(batcher, "a")
-    assert texts(first) == ["A"] and engine.started.acquire(timeout=30)
+    assert texts(first) == ["A"] and engine.started.acquire(timeout=PATIENCE)
     wrong, right = QueuedSentences(["b"], on_result=fails), QueuedSentences(["c"])
     submit(batcher, "d")
-    assert engine.started.acquire(timeout=30)
+    assert engine.started.acquire(timeout=PATIENCE)
     batcher.submit(wrong)
     batcher.submit(right)
     for _ in range(4):
@@ -201,7 +202,7 @@ def test_an_error_of_the_metrics_fails_nothing():
 
 def test_a_thread_that_has_ended_or_hangs_is_seen(engine, batcher, monkeypatch):
     submit(batcher, "a")
-    assert engine.started.acquire(timeout=30)
+    assert engine.started.acquire(timeout=PATIENCE)
     assert batcher.health_problem(30) is None and "same sentences" in batcher.health_problem(-1)
     engine.released.release()
 
@@ -211,7 +212,7 @@ def test_a_thread_that_has_ended_or_hangs_is_seen(engine, batcher, monkeypatch):
     monkeypatch.setattr(batcher, "_wait_for_round", fails)
     waits = submit(batcher, "b")
     engine.released.release()
-    batcher._thread.join(30)
+    batcher._thread.join(PATIENCE)
     with pytest.raises(RequestError, match="thread has ended"):
         waits.wait()
     assert "has ended" in batcher.health_problem(30)

@@ -13,6 +13,8 @@ import subprocess
 
 import pytest
 
+from tests.waiting import PATIENCE
+
 LIBRETRANSLATE = """
 const { translate } = require("libretranslate");
 (async () => {
@@ -57,7 +59,7 @@ def run(server, tmp_path):
 
     def done(script: str):
         found = subprocess.run([node, "-e", script, server.url], cwd=tmp_path, capture_output=True, text=True,
-                               timeout=60, env={**os.environ, "NODE_PATH": f"{clients}/node_modules"}, check=False)
+                               timeout=PATIENCE, env={**os.environ, "NODE_PATH": f"{clients}/node_modules"})
         assert found.returncode == 0, found.stderr
         return json.loads(found.stdout)
 

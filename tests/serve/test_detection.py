@@ -26,12 +26,6 @@ def client(make_client):
         "de-en", "fr-en", "en-de", "en-fr", "hsb-en")})
 
 
-INTERFACES = {
-    "LibreTranslate": lambda client, text, target: _libretranslate(client, text, target),
-    "DeepL": lambda client, text, target: _deepl(client, text, target),
-    "own": lambda client, text, target: _own(client, text, target)}
-
-
 def _libretranslate(client, text, target):
     answer = client.post("/translate", json={"q": text, "source": "auto", "target": target}).json()
     return answer["translatedText"], answer["detectedLanguage"]["language"]
@@ -45,6 +39,9 @@ def _deepl(client, text, target):
 def _own(client, text, target):
     answer = client.post("/api/v1/translate", json={"text": text, "target": target}).json()
     return answer["translations"][0]["text"], answer["detected"]["language"]
+
+
+INTERFACES = {"LibreTranslate": _libretranslate, "DeepL": _deepl, "own": _own}
 
 
 @pytest.mark.parametrize("interface", INTERFACES)

@@ -15,14 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
 from towernmt.serve.batcher import Cancellation
 from towernmt.serve.request_limits import RequestError, server_stopping
 
 ECHO = f"{Path(__file__).parent / 'echo_engine.py'}:Echo"
 FIELDS = {"source": "de", "target": "en"}
-SECONDS = 30
 
 
 class BlockingEngine:
@@ -36,7 +35,7 @@ class BlockingEngine:
         if self.is_held:
             self.rounds.append(list(lines))
             self.started.release()
-            assert self.released.acquire(timeout=SECONDS)
+            assert self.released.acquire(timeout=PATIENCE)
         return [Translation([Hypothesis(line.upper(), 0.0)]) for line in lines]
 
     def release_all(self):
@@ -76,13 +75,13 @@ def test_a_document_is_followed_fetched_and_forgotten(make_client_with_engine, e
     answer = send(client, "\n".join(f"zeile {number}" for number in range(20)), "a/b\\brief.txt")
     sent = answer.json()
     assert answer.status_code == 202 and sent["name"] == "brief.txt" and sent["sentences"] == 20
-    assert engine.started.acquire(timeout=SECONDS)
+    assert engine.started.acquire(timeout=PATIENCE)
     status = state(client, sent).json()
     assert (status["status"], status["translated"], status["seconds_remaining"]) == ("translating", 0, None)
     address = f"/api/v1/documents/{sent['id']}"
     assert client.get(f"{address}/result?key={sent['key']}").status_code == 409
     engine.released.release()
-    assert engine.started.acquire(timeout=SECONDS)
+    assert engine.started.acquire(timeout=PATIENCE)
     status = state(client, sent).json()
     assert status["translated"] == 16 and status["seconds_remaining"] >= 1
     engine.released.release()
@@ -129,7 +128,7 @@ def test_a_document_is_seen_with_its_key_alone(make_client, key):
 def test_a_deleted_document_is_not_translated_any_further(make_client_with_engine, engine):
     client = make_client_with_engine()
     sent = send(client, "a\n" * 300).json()
-    assert engine.started.acquire(timeout=SECONDS)
+    assert engine.started.acquire(timeout=PATIENCE)
     assert client.delete(f"/api/v1/documents/{sent['id']}?key={sent['key']}").status_code == 204
     engine.released.release()
     engine.release_all()
@@ -149,7 +148,7 @@ def test_callers_take_turns_and_a_large_document_holds_up_no_small_one():
             for _ in range(chunks):
                 with documents.turn(document):
                     order.append(caller)
-                    assert released.acquire(timeout=SECONDS)
+                    assert released.acquire(timeout=PATIENCE)
             return b""
 
         return documents.add(DocumentJob("a.txt", caller, Direction("de", "en"), 1, 1), work)
@@ -172,7 +171,7 @@ def test_callers_take_turns_and_a_large_document_holds_up_no_small_one():
 def test_an_unfinished_document_cannot_be_downloaded_by_any_interface(make_client_with_engine, engine):
     client = make_client_with_engine()
     sent = send(client).json()
-    assert engine.started.acquire(timeout=SECONDS)
+    assert engine.started.acquire(timeout=PATIENCE)
     answers = [client.get(f"/download_file/{sent['id']}/{sent['key']}"),
                client.get(f"/api/v1/documents/{sent['id']}/result?key={sent['key']}"),
                client.get(f"/v2/document/{sent['id']}/result?document_key={sent['key']}")]
@@ -253,7 +252,7 @@ def test_translate_file_takes_longer_than_a_text_may(make_client_with_engine, en
 def test_documents_that_end_with_the_server_say_so(make_client_with_engine, engine):
     client = make_client_with_engine()
     sent, queued = send(client, "a\n" * 300).json(), [send(client).json() for _ in range(4)]
-    assert engine.started.acquire(timeout=SECONDS)
+    assert engine.started.acquire(timeout=PATIENCE)
     client.service.fail_unfinished()
     for one in [sent, *queued]:
         status = state(client, one).json()
@@ -273,7 +272,7 @@ def multipart(text):
 def ask(server, path, body=None, **headers):
     request = urllib.request.Request(f"{server.url}{path}", body, headers)
     try:
-        with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -284,10 +283,13 @@ def ask(server, path, body=None, **headers):
 KIND = {"Content-Type": "multipart/form-data; boundary=b"}
 SLOW = {"ECHO_SECONDS": "0.5"}
 SMALL = ("--batch-sentences", "1", "--threads", "1", "--stop-seconds", "4")
+BOUND = 40.0
+"""Seconds until a server has stopped: more than the 4 s of `SMALL`, because the machine may be busy, and less than the
+work that it leaves takes."""
 
 
 def stopped(server, started):
-    assert server.process.wait(SECONDS) == 0
+    assert server.process.wait(PATIENCE) == 0
     return time.monotonic() - started
 
 
@@ -307,7 +309,7 @@ def test_a_stopped_server_ends_documents_and_long_requests_at_the_deadline(start
     for thread, waits in zip(threads, ("towernmt_documents_running 2", "towernmt_requests_running 1"), strict=True):
         thread.start()
         wait_until(lambda waits=waits: waits in ask(server, "/metrics")[1])
-    upload = socket.create_connection(("127.0.0.1", server.port), SECONDS)
+    upload = socket.create_connection(("127.0.0.1", server.port), PATIENCE)
     upload.sendall(b"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
                    b"Expect: 100-continue\r\nContent-Length: 99\r\n\r\n")
     assert b" 100 " in upload.recv(4096)        # the server reads its body
@@ -329,7 +331,7 @@ def test_a_stopped_server_ends_documents_and_long_requests_at_the_deadline(start
     while part := upload.recv(4096):
         answer += part
     assert b" 503 " in answer.split(b"\r\n")[0]
-    assert stopped(server, started) < 9
+    assert stopped(server, started) < BOUND
 
 
 @pytest.mark.processes
@@ -338,7 +340,7 @@ def test_a_batch_that_does_not_end_holds_up_no_stop(start):
     ask(server, "/api/v1/documents", multipart("langsam"), **KIND)
     started = time.monotonic()
     server.process.send_signal(signal.SIGTERM)
-    assert stopped(server, started) < 10
+    assert stopped(server, started) < BOUND
 
 
 def test_a_request_whose_thread_does_not_look_is_answered_when_the_server_ends(make_client):
@@ -346,10 +348,10 @@ def test_a_request_whose_thread_does_not_look_is_answered_when_the_server_ends(m
 
     async def requests():
         async def one():
-            return await client.service.run_in_thread(Cancellation(), lambda: (started.set(), released.wait(SECONDS)))
+            return await client.service.run_in_thread(Cancellation(), lambda: (started.set(), released.wait(PATIENCE)))
 
         task = asyncio.create_task(one())
-        await asyncio.to_thread(started.wait, SECONDS)
+        await asyncio.to_thread(started.wait, PATIENCE)
         client.service.fail_unfinished()
         client.service.abandon_threads()
         with pytest.raises(RequestError) as refusal:
@@ -368,7 +370,7 @@ def test_a_second_signal_ends_the_server_at_once(start):
     server.wait_for("Stopping")
     started = time.monotonic()
     server.process.send_signal(signal.SIGTERM)
-    assert stopped(server, started) < 9
+    assert stopped(server, started) < BOUND
 
 
 @pytest.mark.processes
@@ -379,14 +381,14 @@ def test_a_stopped_server_waits_until_its_documents_are_fetched(start):
     look = f"/api/v1/documents/{sent['id']}"
     wait_until(lambda: json.loads(ask(server, f"{look}?key={sent['key']}")[1])["status"] == "done")
     assert ask(server, f"{look}/result?key={sent['key']}") == (200, "GUT")
-    assert server.process.wait(SECONDS) == 0
+    assert server.process.wait(PATIENCE) == 0
 
 
 @pytest.mark.processes
 def test_a_file_whose_client_goes_is_not_translated_any_further(start):
     server = start("--batch-sentences", "1", "--threads", "1", ECHO_SECONDS="0.1")
     body = multipart("a\n" * 2000)
-    with socket.create_connection(("127.0.0.1", server.port), SECONDS) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as connection:
         connection.sendall(f"POST /translate_file HTTP/1.1\r\nHost: a\r\nContent-Type: {KIND['Content-Type']}\r\n"
                            f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
         wait_until(lambda: 'towernmt_queue_sentences{direction="de-en"} 1' in ask(server, "/metrics")[1])

@@ -168,7 +168,7 @@ class Building:
                 with self.changed:
                     self.builders.append((kind, threading.current_thread().name))
                     self.changed.notify_all()
-                assert self.let.acquire(timeout=30)
+                assert self.let.acquire(timeout=PATIENCE)
                 self.built.add(kind)
         return [Translation([Hypothesis(line.upper(), 0.0)]) for line in lines]
 
@@ -213,7 +213,7 @@ def test_a_search_that_is_not_built_holds_up_its_requests_alone(building, kind):
     assert translated(served, LineOptions(), LineOptions(n_best=3)) and not results and not served.is_warm
     for _ in range(100):
         engine.let.release()
-    waits.join(30)
+    waits.join(PATIENCE)
     assert len(results) == 1 and {thread for _, thread in engine.builders} == {"warm up"}
 
 
@@ -343,12 +343,12 @@ def test_a_model_chooses_its_precision_while_it_answers_until_it_is_replaced(cap
     models = []
     served = ServedModel(Direction("de", "en"), "place", load, 16, 100)
     try:
-        assert begun.acquire(timeout=60) and translated(served, LineOptions())[0][0].text == "0" and not ended
+        assert begun.acquire(timeout=PATIENCE) and translated(served, LineOptions())[0][0].text == "0" and not ended
         served.reload()
-        assert ended == [0] and begun.acquire(timeout=60) and failed.wait(60)
+        assert ended == [0] and begun.acquire(timeout=PATIENCE) and failed.wait(PATIENCE)
         served.reload()
         assert "choosing the precision failed" in caplog.text
-        assert begun.acquire(timeout=60) and translated(served, LineOptions())[0][0].text == "2"
+        assert begun.acquire(timeout=PATIENCE) and translated(served, LineOptions())[0][0].text == "2"
     finally:
         served.close()
     assert ended == [0, 2]

@@ -22,7 +22,8 @@ import pytest
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.processes
-TIMEOUT = 10.0
+TIMEOUT = 60.0
+"""Seconds in which the server answers or closes a connection; large, because the machine may be busy."""
 GOOD = b'{"q": "guten tag", "source": "de", "target": "en"}'
 
 
@@ -39,17 +40,15 @@ class Drip:
             connection.sendall(self.content)
 
 
-def send_raw(port: int, *parts: bytes | Drip, half_close: bool = False, timeout: float = TIMEOUT) -> bytes:
+def send_raw(port: int, *parts: bytes | Drip) -> bytes:
     """Send bytes, and return everything that is received."""
-    with socket.create_connection(("127.0.0.1", port), timeout) as connection:
+    with socket.create_connection(("127.0.0.1", port), TIMEOUT) as connection:
         try:
             for part in parts:
                 if isinstance(part, Drip):
                     part.send(connection)
                 else:
                     connection.sendall(part)
-            if half_close:
-                connection.shutdown(socket.SHUT_WR)
         except OSError:     # it has already answered and closed the connection
             pass
         received = b""
@@ -230,10 +229,6 @@ def test_a_wrong_body_after_the_answer_closes_the_connection_and_leaves_no_stack
     assert not [line for line in server.lines[lines:] if "event" not in line and "Invalid HTTP" not in line["message"]]
 
 
-def test_the_table_is_long_enough():
-    assert len(TABLE) >= 30
-
-
 def test_what_users_wrote_is_not_in_the_log(server):
     secret = "geheimniswort"
     for body in (GOOD.replace(b"guten tag", secret.encode()), b'{"q": "%s' % secret.encode()):
@@ -250,7 +245,7 @@ def test_a_client_that_does_not_read_is_left(start: Callable[..., Any]):
     server = start("--seconds", "1", "--max-document", "20000000", "--max-document-characters", "20000000")
     # In upper case, which the engine returns, the letter has six bytes: the answer exceeds the buffers of sockets.
     sent, length = document("a.txt", "\u0390" * 700_000, source_lang="de"), 4_200_000
-    logged = json.loads(send_raw(server.port, sent, timeout=120.0).rpartition(b"\r\n")[2])
+    logged = json.loads(send_raw(server.port, sent).rpartition(b"\r\n")[2])
     path, key = f"/v2/document/{logged['document_id']}", f"document_key={logged['document_key']}"
     status = post(b"", path=f"{path}?{key}", kind="", method="GET")
     wait_until(lambda: b'"done"' in send_raw(server.port, status), server.process)

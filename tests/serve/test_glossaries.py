@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from tests.serve.echo_engine import Echo
+from tests.waiting import PATIENCE
 from towernmt.core.errors import DataError
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
@@ -260,7 +261,7 @@ def test_saving_holds_up_no_other_request_and_no_change_is_lost(make_client, tmp
 
     def slowly(path, text):
         saving.release()
-        assert let.acquire(timeout=30)
+        assert let.acquire(timeout=PATIENCE)
         write(path, text)
 
     number = create(client, "haus\thouse", version=3).json()["glossary_id"]
@@ -274,7 +275,7 @@ def test_saving_holds_up_no_other_request_and_no_change_is_lost(make_client, tmp
         threads = [threading.Thread(target=add, args=(word,)) for word in ("hund", "katze", "maus")]
         for thread in threads:
             thread.start()
-        assert saving.acquire(timeout=30)
+        assert saving.acquire(timeout=PATIENCE)
         assert client.get("/health").status_code == 200
         assert client.post("/translate", json={"q": "gut", "source": "de", "target": "en"}).status_code == 200
         for _ in threads:

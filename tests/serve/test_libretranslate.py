@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.waiting import PATIENCE
+
 
 @pytest.fixture
 def client(make_client):
@@ -147,6 +149,6 @@ def test_an_error_of_one_request_is_not_that_of_others(client):
 @pytest.mark.processes
 def test_libretranslatepy_speaks_with_a_server(server):
     api = pytest.importorskip("libretranslatepy").LibreTranslateAPI(server.url)
-    assert api.translate("guten morgen", "de", "en", timeout=30) == "GUTEN MORGEN"
+    assert api.translate("guten morgen", "de", "en", timeout=PATIENCE) == "GUTEN MORGEN"
     assert {"code": "de", "name": "German", "targets": ["en"]} in api.languages()
     assert api.detect("Das ist ein ganz gewöhnlicher Satz.")[0]["language"] == "de"

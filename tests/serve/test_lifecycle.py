@@ -11,7 +11,7 @@ import urllib.request
 
 import pytest
 
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 from towernmt.core.errors import SettingsError
 
 pytestmark = pytest.mark.processes
@@ -29,12 +29,12 @@ def own_log():
         log.setLevel(level)
 
 
-def translate(server, text="gut", timeout=30.0):
+def translate(server, text="gut"):
     """Return the status and the answer; 0 if no server listens."""
     body = json.dumps({"q": text, "source": "de", "target": "en"}).encode()
     request = urllib.request.Request(f"{server.url}/translate", body, {"Content-Type": "application/json"})
     try:
-        with urllib.request.urlopen(request, timeout=timeout) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             return answer.status, json.load(answer)["translatedText"]
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)["error"]
@@ -55,7 +55,7 @@ def test_what_is_accepted_is_answered_before_the_end_and_what_comes_then_is_refu
     for thread in threads:
         thread.join()
     assert answers == [(200, "HELD")] * 8
-    assert server.process.wait(30) == 0
+    assert server.process.wait(PATIENCE) == 0
     assert translate(server)[0] == 0
 
 
@@ -184,7 +184,7 @@ def test_a_port_that_another_server_opened_while_the_models_were_loaded_is_one_s
 def test_an_origin_may_be_written_as_an_address(start, passed, sent):
     server = start("--cors", passed)
     request = urllib.request.Request(f"{server.url}/health", headers={"Origin": sent})
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
         assert answer.headers["Access-Control-Allow-Origin"] in (sent, "*")
 
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests.waiting import PATIENCE
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
 
 HTML = '<p title="ein hund">das <b>alte</b> haus&nbsp;<br>{name}</p>'
@@ -114,7 +115,7 @@ def test_markup_that_cannot_be_taken_is_one_sentence(client):
 def test_the_real_clients_send_markup(server):
     libre = pytest.importorskip("libretranslatepy").LibreTranslateAPI(server.url)
     # It sends no format, so the tags are protected spans of plain text.
-    assert libre.translate("das <b>haus</b>", "de", "en", timeout=30) == "DAS <b>HAUS</b>"
+    assert libre.translate("das <b>haus</b>", "de", "en", timeout=PATIENCE) == "DAS <b>HAUS</b>"
     deepl = pytest.importorskip("deepl").DeepLClient("any", server_url=server.url)
     html = deepl.translate_text(HTML, source_lang="DE", target_lang="EN-US", tag_handling="html")
     assert html.text == LOUD

@@ -7,6 +7,7 @@ import urllib.request
 
 import pytest
 
+from tests.waiting import PATIENCE
 from towernmt.core.errors import SettingsError
 from towernmt.serve.web.callers import Proxies
 
@@ -77,10 +78,10 @@ def test_what_is_no_address_is_refused(name):
 def ask(server, address):
     body = json.dumps({"name": "a", "source_lang": "de", "target_lang": "en", "entries": "a\tb"}).encode()
     headers = {"Content-Type": "application/json", "X-Forwarded-For": address}
-    with urllib.request.urlopen(urllib.request.Request(f"{server.url}/v2/glossaries", body, headers), timeout=30):
+    with urllib.request.urlopen(urllib.request.Request(f"{server.url}/v2/glossaries", body, headers), timeout=PATIENCE):
         pass
     listed = urllib.request.Request(f"{server.url}/v2/glossaries", headers={"X-Forwarded-For": address})
-    with urllib.request.urlopen(listed, timeout=30) as answer:
+    with urllib.request.urlopen(listed, timeout=PATIENCE) as answer:
         return len(json.load(answer)["glossaries"])
 
 

@@ -13,6 +13,8 @@ from tensorpack.callbacks import Callback
 from tensorpack.train.interface import launch_train_with_config
 
 from tests.train.plain_model import PlainBatches, PlainModel
+from tests.variables import checkpoint_values
+from tests.waiting import PATIENCE
 from towernmt.callbacks.saver import CheckpointSaver
 from towernmt.core.errors import FeederError
 from towernmt.core.tf_compat import tf
@@ -52,7 +54,7 @@ class StoppedFeeders(SyncMultiGPUTrainer):
 
     def train_batch(self, run: Any) -> None:
         if self.batch_number == self._at:
-            assert self._batches.waits.wait(60)     # all batches are in the queue
+            assert self._batches.waits.wait(PATIENCE)     # all batches are in the queue
             self._input.run.request_stop()
             self._batches.released.set()
             self._input.stop()
@@ -102,8 +104,7 @@ def saved(directory: Path) -> dict[str, np.ndarray]:
     """Return the variables of the last checkpoint."""
     latest = CheckpointSaver(directory).latest()
     assert latest is not None
-    reader = tf.train.load_checkpoint(str(latest / "model"))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    return checkpoint_values(latest)
 
 
 def assert_saved_after_one_update_of_three_batches(directory: Path) -> None:

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from tensorpack.train.interface import launch_train_with_config
 
+from tests.train.random_pairs import RandomPairs
+from tests.variables import checkpoint_values
 from towernmt.callbacks.saver import CheckpointSaver
 from towernmt.callbacks.stopping import StopAtStep
 from towernmt.core.tf_compat import tf
 from towernmt.dataflow.batches.batch_settings import BatchSettings
 from towernmt.dataflow.batches.batches import Batches
-from towernmt.dataflow.preparation.shards import PairBlock
 from towernmt.input_source import GeneralQueueInput
 from towernmt.models.layers.randomness import set_seed
 from towernmt.models.model_settings import TransformerSettings
@@ -34,27 +35,12 @@ SLOTS = {"adam": {"Adam", "Adam_1", AVERAGE}, "lazyadam": {"Adam", "Adam_1", AVE
          "muon": {"Muon", AVERAGE}}
 
 
-class RandomPairs:
-    """A corpus in memory, in blocks."""
-
-    num_blocks, length_ratio = 2, 1.0
-
-    def read_block(self, index: int) -> PairBlock:
-        random = np.random.default_rng(index)
-        sides = []
-        for _ in range(2):
-            lengths = random.integers(1, 9, 60)
-            sides += [random.integers(4, 50, lengths.sum()).astype(np.int32),
-                      np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)]
-        return PairBlock(*sides)
-
-
 def train(directory: Path, steps: int, towers: int, optimizer: str = "adam", update_cycle: int = 1) -> dict:
     """Train from the last checkpoint up to a step, and return the variables and the position."""
     logging.getLogger("tensorpack").setLevel(logging.ERROR)
     with tf.Graph().as_default():
         set_seed(5)
-        data = GeneralQueueInput(Batches(RandomPairs(), BatchSettings(batch_tokens=120, seed=2)), feeders=2)
+        data = GeneralQueueInput(Batches(RandomPairs(2), BatchSettings(batch_tokens=120, seed=2)), feeders=2)
         model = Transformer(TransformerSettings(
             hidden_size=16, filter_size=32, heads=2, encoder_layers=1, decoder_layers=1, source_vocab_size=50,
             target_vocab_size=50, residual_dropout=0.0, embedding_dropout=0.0, tie_embeddings="target"))
@@ -65,9 +51,7 @@ def train(directory: Path, steps: int, towers: int, optimizer: str = "adam", upd
         launch_train_with_config(config, SyncMultiGPUTrainer(towers=towers, update_cycle=update_cycle))
     last = CheckpointSaver(directory).latest()
     assert last is not None and last.name == f"step-{steps}"
-    reader = tf.train.load_checkpoint(str(last / "model"))
-    values = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-    return {**values, "position": (last / "state.json").read_text()}
+    return {**checkpoint_values(last), "position": (last / "state.json").read_text()}
 
 
 @pytest.fixture(scope="module")

@@ -122,7 +122,7 @@ def test_a_log_whose_reader_has_ended_continues_in_the_file(tmp_path: Path, caps
     assert capsys.readouterr().err == ""
 
 
-def test_warnings_of_sources_are_in_the_log(tmp_path: Path, capsys) -> None:
+def test_warnings_of_sources_are_in_the_log(tmp_path: Path) -> None:
     with hold_log():
         logging.getLogger("towernmt.dataflow.sources").warning("lost before")
         begin_log(tmp_path)

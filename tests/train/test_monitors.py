@@ -159,7 +159,7 @@ def test_half_a_line_that_a_killed_process_left_is_dropped(tmp_path):
     assert [entry["global_step"] for entry in stats(tmp_path)] == [1, 2, 3, 4]
 
 
-def test_a_file_that_cannot_be_written_gives_one_warning_and_training_continues(tmp_path, caplog):
+def test_a_file_that_cannot_be_written_gives_one_warning_and_training_continues(tmp_path):
     (tmp_path / "file").write_text("")
     log = tmp_path / "file" / "log"
     records: list[str] = []

@@ -14,6 +14,8 @@ from tensorpack.tfutils.tower import get_current_tower_context
 from tensorpack.train.interface import launch_train_with_config
 from tensorpack.train.model_desc import ModelDesc
 
+from tests.variables import checkpoint_values
+from tests.waiting import PATIENCE
 from towernmt.callbacks.saver import CheckpointSaver
 from towernmt.callbacks.stopping import StopAtStep
 from towernmt.core.errors import FeederError
@@ -53,7 +55,7 @@ class NumberedBatches:
             if i == self.broken:
                 raise OSError(f"batch {i} is unreadable")
             if i == self.late:
-                self.release.wait(60)
+                self.release.wait(PATIENCE)
             yield Position(0, 0, i + 1), Numbered(i)
 
 
@@ -212,7 +214,7 @@ def test_the_next_batch_is_on_the_devices_before_a_step_asks_for_it():
 
     class Look(Callback):
         def _trigger_step(self) -> None:
-            (position, _), sizes = data().staging._next.result(60), self.trainer.sess.run(data().staging._sizes)
+            (position, _), sizes = data().staging._next.result(PATIENCE), self.trainer.sess.run(data().staging._sizes)
             ahead.append((Position.from_json(data().last_position).batch, Position.from_json(position.decode()).batch,
                           [int(size) for size in sizes]))
 
@@ -315,7 +317,6 @@ def test_a_transformer_with_dropout_learns_the_same_to_the_last_bit(tmp_path):
             launch_train_with_config(
                 TrainConfig(model, GeneralQueueInput(Sentences(10)), callbacks=[saver], monitors=[], update_cycle=3),
                 SyncMultiGPUTrainer(towers=2, update_cycle=3, staging=staging))
-        reader = tf.train.load_checkpoint(str(saver.latest() / "model"))
-        variables.append({name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()})
+        variables.append(checkpoint_values(saver.latest()))
     assert variables[0].keys() == variables[1].keys() and variables[0]["global_step"] == 4
     assert all(np.array_equal(variables[0][name], variables[1][name]) for name in variables[0])

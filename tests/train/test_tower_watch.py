@@ -96,7 +96,7 @@ def test_a_predicting_tower_with_variables_of_its_own_is_refused():
         trainer.get_predictor(["x"], ["loss"], device=-1)
 
 
-def test_the_rest_is_a_warning(caplog):
+def test_names_that_break_a_rule_are_warnings(caplog):
     class Odd(Line):
         def layer(self, x):
             with tf1.variable_scope("watchtower"):

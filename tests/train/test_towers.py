@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from tensorpack.train.interface import launch_train_with_config
 
+from tests.train.random_pairs import RandomPairs
+from tests.variables import checkpoint_values
 from towernmt.callbacks.saver import CheckpointSaver
 from towernmt.callbacks.stopping import StopAtStep
 from towernmt.core.errors import FeederError, SettingsError
@@ -17,7 +19,6 @@ from towernmt.core.tf_compat import tf
 from towernmt.dataflow.batches.batch import Batch, Position
 from towernmt.dataflow.batches.batch_settings import BatchSettings
 from towernmt.dataflow.batches.batches import Batches
-from towernmt.dataflow.preparation.shards import PairBlock
 from towernmt.input_source import GeneralQueueInput
 from towernmt.models.layers.randomness import set_seed
 from towernmt.models.model_settings import TransformerSettings
@@ -33,28 +34,13 @@ SIZES = {"hidden_size": 16, "filter_size": 32, "heads": 2, "encoder_layers": 1, 
 NO_DROPOUT = {"residual_dropout": 0.0, "embedding_dropout": 0.0}
 
 
-class RandomPairs:
-    """A corpus in memory, in blocks."""
-
-    num_blocks, length_ratio = 3, 1.0
-
-    def read_block(self, index: int) -> PairBlock:
-        random = np.random.default_rng(index)
-        sides = []
-        for _ in range(2):
-            lengths = random.integers(1, 9, 60)
-            sides += [random.integers(4, 50, lengths.sum()).astype(np.int32),
-                      np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)]
-        return PairBlock(*sides)
-
-
 def train(directory: Path, steps: int = 20, towers: int = 1, update_cycle: int = 1, batches=None, optimizer="adam",
           **model) -> tuple[dict[str, np.ndarray], GeneralQueueInput]:
     """Train, and return the variables of the last checkpoint and the input."""
     logging.getLogger("tensorpack").setLevel(logging.ERROR)
     with tf.Graph().as_default():
         set_seed(5)
-        batches = batches or Batches(RandomPairs(), BatchSettings(batch_tokens=120, seed=2))
+        batches = batches or Batches(RandomPairs(3), BatchSettings(batch_tokens=120, seed=2))
         data = GeneralQueueInput(batches, feeders=2)
         settings = TransformerSettings(**{**SIZES, **NO_DROPOUT, **model})
         model = Transformer(settings)
@@ -64,8 +50,7 @@ def train(directory: Path, steps: int = 20, towers: int = 1, update_cycle: int =
             update_cycle=update_cycle, callbacks=[CheckpointSaver(directory, every_steps=0), StopAtStep(steps)],
             monitors=[])
         launch_train_with_config(config, SyncMultiGPUTrainer(towers=towers, update_cycle=update_cycle))
-    reader = tf.train.load_checkpoint(str(CheckpointSaver(directory).latest() / "model"))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}, data
+    return checkpoint_values(CheckpointSaver(directory).latest()), data
 
 
 def assert_equal_variables(a: dict[str, np.ndarray], b: dict[str, np.ndarray], tolerance: float) -> None:
@@ -87,7 +72,7 @@ def test_more_towers_make_the_same_updates_and_the_same_checkpoint_names(one_tow
 
 @pytest.mark.thorough
 def test_a_share_without_a_row_counts_nothing(tmp_path):
-    batches = lambda: Batches(RandomPairs(), BatchSettings(batch_tokens=3, batch_type="sentences"))  # noqa: E731
+    batches = lambda: Batches(RandomPairs(3), BatchSettings(batch_tokens=3, batch_type="sentences"))  # noqa: E731
     with_one_tower = train(tmp_path / "one", batches=batches(), steps=5)[0]
     assert_equal_variables(with_one_tower, train(tmp_path / "four", batches=batches(), steps=5, towers=4)[0], 1e-5)
 
@@ -121,7 +106,7 @@ def halves(batch: Batch) -> list[Batch]:
 
 
 def whole_batches(count: int) -> list[Batch]:
-    stream = Batches(RandomPairs(), BatchSettings(batch_tokens=120, seed=2)).read()
+    stream = Batches(RandomPairs(3), BatchSettings(batch_tokens=120, seed=2)).read()
     return [next(stream)[1] for _ in range(count)]
 
 

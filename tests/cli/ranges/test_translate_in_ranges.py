@@ -105,7 +105,7 @@ def test_objects_of_json_are_numbered_and_answered_as_by_one_process() -> None:
     assert json.loads(Path("one").read_text().splitlines()[-1])["sentence_id"] == LINES
 
 
-def test_each_text_has_a_separate_output_or_all_share_one_with_consecutive_line_numbers(capsys: Any) -> None:
+def test_each_text_has_a_separate_output_or_all_share_one_with_consecutive_line_numbers() -> None:
     Path("c.de.gz").write_bytes(gzip.compress(Path("a.de").read_bytes()))
     run("--input", "a.de", "--output", "one", "--n-best", "1")
     run("--input", "[ac].de*", "--output", "out/{name}.en", "--n-best", "1")

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from tests.waiting import PATIENCE
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.batches.batch import Batch, Position
 from towernmt.dataflow.batches.batch_settings import BatchSettings
@@ -270,7 +271,7 @@ def test_many_threads_read_what_one_reads() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE)
     assert list(interleave([iter(part) for part in parts])) == expected
 
 

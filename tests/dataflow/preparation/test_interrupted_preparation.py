@@ -58,7 +58,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PrepareSettings
 
 
 def interrupting(monkeypatch: pytest.MonkeyPatch, tasks: int) -> list[str]:
-    """Raise KeyboardInterrupt after every `every` tasks; the yielded list contains the title of each finished task."""
+    """Interrupt after every `tasks` tasks, and return the list to which each finished task adds its title."""
     done: list[str] = []
     real, calls = task_runners.perform, 0
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.directory_contents import contents
 from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import DataError, DirectoryInUseError
 from towernmt.dataflow.preparation import output_directory
@@ -35,11 +36,6 @@ def settings(tmp_path: Path) -> PrepareSettings:
     return PrepareSettings(str(tmp_path / "train.de"), str(tmp_path / "train.en"), str(tmp_path / "out"),
                            valid_source=str(tmp_path / "valid.de"), valid_target=str(tmp_path / "valid.en"),
                            vocab_kind="word", shard_pairs=40, workers=1)
-
-
-def contents(directory: str | Path) -> dict[str, bytes]:
-    return {str(path.relative_to(directory)): path.read_bytes()
-            for path in Path(directory).rglob("*") if path.is_file()}
 
 
 def read_whole(directory: str | Path) -> tuple[int, str]:

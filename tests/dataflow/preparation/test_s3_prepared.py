@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.waiting import PATIENCE
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.preparation import s3_upload as upload
 from towernmt.dataflow.preparation.preparation import prepare
@@ -303,7 +304,7 @@ def test_processes_share_a_cache_smaller_than_the_corpus(
     for worker in workers:
         worker.start()
     for _ in workers:
-        pairs, read_blocks = results.get(timeout=300)
+        pairs, read_blocks = results.get(timeout=PATIENCE)
         assert pairs == 4 * local.pairs
         assert all(content == blocks[index] for index, content in read_blocks)
     for worker in workers:

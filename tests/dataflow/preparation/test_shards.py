@@ -121,7 +121,7 @@ def test_every_flipped_bit_is_found(shard: tuple[Path, ShardInfo]) -> None:
             read_shard(path.parent, info)
 
 
-def test_a_shard_of_another_preparation_is_refused(shard: tuple[Path, ShardInfo], tmp_path: Path) -> None:
+def test_a_shard_of_another_preparation_is_refused(shard: tuple[Path, ShardInfo]) -> None:
     path, info = shard
     with pytest.raises(DataError, match="another preparation"):
         read_shard(path.parent, dataclasses.replace(info, crc32=info.crc32 ^ 1), verify=False)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.directory_contents import contents
 from towernmt.core.errors import DataError
 from towernmt.dataflow.preparation import passes
 from towernmt.dataflow.preparation.preparation import prepare
@@ -158,10 +159,6 @@ def text(directory: Path, lines: int = 300) -> PrepareSettings:
     for name, sentence in (("de", "das alte Haus {} steht auf dem Berg"), ("en", "the old house {} is on the hill")):
         (directory / f"train.{name}").write_text("".join(sentence.format(n) + "\n" for n in range(lines)))
     return PrepareSettings(str(directory / "train.de"), str(directory / "train.en"), str(directory / "out"), workers=1)
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])

@@ -229,7 +229,7 @@ def test_options_that_cannot_be_are_refused(uri: str, words: str) -> None:
 
 @pytest.mark.parametrize("url", ["http:///x.tsv", "http://a b/x.tsv"])
 def test_an_invalid_url_is_refused_at_once(url: str) -> None:
-    with pytest.raises(DataError):
+    with pytest.raises(DataError, match="not a valid URL .*Write https://HOST/PATH"):
         read(f"{url}?patience=5")
 
 

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import pytest
 
+from tests.waiting import PATIENCE
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.storage import object_cache, s3_client
 from towernmt.dataflow.storage.object_cache import ObjectCache, default_cache
@@ -149,11 +150,11 @@ def test_a_fetch_waits_for_the_room_of_another_that_is_under_way(tmp_path: Path,
 
     first = threading.Thread(target=lambda: cache.open("a", "1", SIZE, slow).close())
     first.start()
-    assert halfway.wait(300)
+    assert halfway.wait(PATIENCE)
     contents: list[bytes] = []
     second = threading.Thread(target=lambda: contents.append(get(cache, "b")))
     second.start()
-    assert waits.wait(300)
+    assert waits.wait(PATIENCE)
     assert contents == [] and cache.bytes() == SIZE
     go.set()
     first.join()
@@ -178,7 +179,7 @@ def test_processes_share_a_small_cache_without_a_wrong_byte(tmp_path: Path) -> N
     workers = [context.Process(target=_work, args=(tmp_path, seed, results)) for seed in range(4)]
     for worker in workers:
         worker.start()
-    content_by_worker = dict(results.get(timeout=300) for _ in workers)
+    content_by_worker = dict(results.get(timeout=PATIENCE) for _ in workers)
     for worker in workers:
         worker.join()
     # Space is freed before it is allocated; a count without the lock may see a file before and after its rename.
@@ -200,14 +201,14 @@ def test_a_fetch_killed_in_the_middle_holds_nobody_up(tmp_path: Path, waits: thr
     started = context.Event()
     worker = context.Process(target=_hang, args=(tmp_path, started))
     worker.start()
-    assert started.wait(300)
+    assert started.wait(PATIENCE)
     contents: list[bytes] = []
     waiting = threading.Thread(target=lambda: contents.append(get(ObjectCache(tmp_path, SIZE), "a")))
     waiting.start()
-    assert waits.wait(300)
+    assert waits.wait(PATIENCE)
     worker.kill()
     worker.join()
-    waiting.join(300)
+    waiting.join(PATIENCE)
     assert contents == [content("a")]
 
 

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.waiting import PATIENCE
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.storage import s3_client
 from towernmt.dataflow.storage.s3_client import ObjectMissing
@@ -195,7 +196,7 @@ def test_a_storage_that_has_been_used_works_in_a_forked_process(s3: Any, bucket:
     results = context.Queue()
     child = context.Process(target=_read_in_child, args=(storage, name, results))
     child.start()
-    pid, data = results.get(timeout=120)
+    pid, data = results.get(timeout=PATIENCE)
     child.join()
     assert pid != os.getpid() and data == b"0123456789"
     assert storage.open(storage.list(name)[0]).read(10) == b"0123456789"

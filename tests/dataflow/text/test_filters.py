@@ -203,8 +203,7 @@ def test_a_missing_package_is_told_with_its_extra(settings: dict[str, str], monk
     def missing(name: str) -> None:
         raise ImportError(name)
 
-    for module in (pair_filters, pair_filters):
-        monkeypatch.setattr(module, "import_module", missing)
+    monkeypatch.setattr(pair_filters, "import_module", missing)
     pair_filters._identifier.cache_clear()
     pair_filters._permutations.cache_clear()
     with pytest.raises(SettingsError, match=r"pip install 'towernmt\[filters\]'"):

@@ -22,6 +22,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from tests.waiting import PATIENCE
 from towernmt.dataflow.batches.batch_settings import StreamBatchSettings
 from towernmt.dataflow.batches.stream_batches import StreamBatches
 from towernmt.dataflow.sources.mixture import Ingredient, Mixture
@@ -100,7 +101,7 @@ def in_a_process(hash_seed: str, *arguments: str | Path) -> list[str]:
     """Return the lines that `subword_sampling.py` prints."""
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     return subprocess.run([sys.executable, PROGRAM, *map(str, arguments)], env=environment, check=True,
-                          capture_output=True, text=True, timeout=120).stdout.splitlines()
+                          capture_output=True, text=True, timeout=PATIENCE).stdout.splitlines()
 
 
 def test_the_segmentation_of_a_pair_does_not_depend_on_the_window(memory_source) -> None:

@@ -92,13 +92,9 @@ msgstr[2] "%D FILES"
 '''
 
 
-def capitals(segments: list[Segment]) -> list[Segment]:
-    return [tuple(part.upper() if isinstance(part, str) else part for part in segment) for segment in segments]
-
-
 def translated(text: str, encoding: str = "utf-8") -> str:
     document = open_po(text.encode(encoding))
-    return document.written(capitals(document.segments)).decode(encoding)
+    return document.written(fakes.capital_segments(document.segments)).decode(encoding)
 
 
 def test_what_has_no_translation_gets_a_fuzzy_one() -> None:
@@ -281,7 +277,7 @@ def test_msgfmt_accepts_what_a_careless_translator_makes(tmp_path: Path) -> None
     plurals = '#, c-format\nmsgid "one"\nmsgid_plural "%d of %s"\nmsgstr[0] ""\nmsgstr[1] ""\n'
     header = re.sub('"Plural-Forms: [^"]*"', lambda _: f'"Plural-Forms: {RUSSIAN};\\n"', HEADER)
     document = open_po((header + entries + plurals.replace('"one"', '"file %d of %s"')).encode())
-    for change in (in_reverse, capitals, lambda segments: [("100% d",) for _ in segments],
+    for change in (in_reverse, fakes.capital_segments, lambda segments: [("100% d",) for _ in segments],
                    lambda segments: [(*segment, " l'ami") for segment in segments]):
         path = tmp_path / "a.po"
         path.write_bytes(document.written(change(list(document.segments))))

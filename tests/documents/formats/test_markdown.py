@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 from tests.documents import fake_translator as fakes
 from towernmt.core.errors import DataError
 from towernmt.documents.formats.markdown import open_markdown
-from towernmt.documents.segments import Mark, Segment, Shielded
+from towernmt.documents.segments import Mark, Shielded
 
 pytest.importorskip("sentencex")
 ROOT = Path(__file__).parents[3]
@@ -53,16 +53,12 @@ Siehe [das Haus][h] &amp; <https://example.org>.[^1]
 renderer = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
 
-def capitals(segments: list[Segment]) -> list[Segment]:
-    return [tuple(part.upper() if isinstance(part, str) else part for part in segment) for segment in segments]
-
-
 def tags(text: str) -> list[str]:
     """Return the tags in the HTML that a parser writes."""
     return re.findall(r"<[a-zA-Z/][^>]*>", re.sub(r' alt="[^"]*"', "", renderer.render(text)))
 
 
-def test_what_is_translated() -> None:
+def test_the_text_of_paragraphs_headings_items_and_cells_is_translated() -> None:
     single = [part for segment in open_markdown(TEXT.encode()).segments for part in segment if isinstance(part, Mark)
               and part.kind == "single"]
     texts = ["".join(part if isinstance(part, str) else f"<{part.text}>" if isinstance(part, Shielded) else "_"
@@ -78,7 +74,7 @@ def test_what_is_translated() -> None:
 def test_a_translation_stands_where_its_source_was() -> None:
     document = open_markdown(TEXT.encode())
     assert document.written(document.segments).decode() == TEXT
-    written = document.written(capitals(document.segments)).decode()
+    written = document.written(fakes.capital_segments(document.segments)).decode()
     assert written.split("\n")[4:16] == [
         "# DIE *ERSTE* ÜBERSCHRIFT #", "",
         'EIN ABSATZ MIT `code()`, **FETTEM TEXT** UND [EINEM LINK](https://example.org "Titel"),',
@@ -118,7 +114,7 @@ def test_a_link_whose_words_are_a_label_keeps_its_definition(source: str, expect
     text = f"{source}\n\n[das Haus]: https://haus.de\n[das *Haus*]: https://haus.de\n[h]: https://haus.de\n"
     document = open_markdown(text.encode())
     assert document.written(document.segments).decode() == text
-    written = document.written(capitals(document.segments)).decode()
+    written = document.written(fakes.capital_segments(document.segments)).decode()
     assert written == text.replace(source, expected, 1) and tags(written) == tags(text)
 
 
@@ -133,7 +129,7 @@ def test_pages_of_the_manual_translated_by_themselves_are_the_same_bytes(page: P
     content = page.read_bytes()
     document = open_markdown(content)
     assert document.written(document.segments) == content
-    assert tags(document.written(capitals(document.segments)).decode()) == tags(content.decode())
+    assert tags(document.written(fakes.capital_segments(document.segments)).decode()) == tags(content.decode())
 
 
 @pytest.mark.parametrize("content", [b"wort " * 10_000_000, b"[" * 20_000, b"a*\n" * 10_000, b"|a" * 10_000])
@@ -147,8 +143,8 @@ def test_a_definition_may_contain_an_image_of_any_size(address: str) -> None:
     text = f"Ein Bild: ![][bild1]\n\n[bild1]: {address.format('iVBORw0KGgo' * 5000)}\n\nEin Satz\n"
     document = open_markdown(text.encode())
     assert document.written(document.segments).decode() == text
-    assert document.written(capitals(document.segments)).decode() == text.replace("Ein Bild", "EIN BILD").replace(
-        "Ein Satz", "EIN SATZ")
+    written = document.written(fakes.capital_segments(document.segments)).decode()
+    assert written == text.replace("Ein Bild", "EIN BILD").replace("Ein Satz", "EIN SATZ")
 
 
 EXTENSIONS = """Die Formel $x_1$ und $y_2 * z_2$ ist *gut*, kostet $5 und 10$, \\(a_b\\) und \\[x^2\\], \\[siehe da\\].

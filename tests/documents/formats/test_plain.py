@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.documents import fake_translator as fakes
 from towernmt.core.errors import DataError
 from towernmt.documents.formats.plain import Lines, open_text
 from towernmt.documents.formats.text_files import Pieces
-from towernmt.documents.segments import Segment
 
 WRAPPED = """Das ist ein Absatz, der nach ungefähr siebzig Zeichen umgebrochen wurde,
 wie es viele Programme tun. Er hat mehrere Zeilen, von denen keine
@@ -22,10 +22,6 @@ länger ist.
 
 Kurz
 """
-
-
-def capitals(segments: list[Segment]) -> list[Segment]:
-    return [tuple(part.upper() if isinstance(part, str) else part for part in segment) for segment in segments]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
@@ -50,14 +46,14 @@ def test_lines_that_were_not_wrapped_stay_lines() -> None:
     text = "Rosen sind rot\nVeilchen sind blau\n\n  * Zucker ist süß \n-----\n1. Mai\n12,50\n"
     document = open_text(text.encode())
     assert document.segments == [("Rosen sind rot",), ("Veilchen sind blau",), ("Zucker ist süß",), ("1. Mai",)]
-    assert document.written(capitals(document.segments)).decode() == text.upper()
+    assert document.written(fakes.capital_segments(document.segments)).decode() == text.upper()
 
 
 @pytest.mark.parametrize("open_as", [lambda text: open_text(text.encode()), Lines])
 def test_the_cells_of_a_line_with_tabs_are_segments(open_as: Callable[[str], Pieces]) -> None:
     document = open_as("Hund\tKatze\t\n\tEin Haus. Eine Tür.\n")
     assert document.segments == [("Hund",), ("Katze",), ("Ein Haus. Eine Tür.",)]
-    assert document.text(capitals(document.segments)) == "HUND\tKATZE\t\n\tEIN HAUS. EINE TÜR.\n"
+    assert document.text(fakes.capital_segments(document.segments)) == "HUND\tKATZE\t\n\tEIN HAUS. EINE TÜR.\n"
 
 
 @settings(deadline=None)

@@ -17,7 +17,7 @@ PO = b'msgid ""\nmsgstr ""\n\nmsgid "Haus"\nmsgstr ""\n'
     (("a.html", "a.HTM", "a.xhtml", "a.xht", "a.shtml", "c:\\\\x\\\\a.XHTML"), b"<p>Haus</p>"),
     (("a.srt", "a.SRT"), b"1\n00:00:01,000 --> 00:00:02,000\nHaus\n"),
     (("a.vtt", "a.VTT"), b"WEBVTT\n\n00:01.000 --> 00:02.000\nHaus\n")])
-def test_suffixes_of_a_format(names: tuple[str, ...], content: bytes) -> None:
+def test_a_file_is_opened_by_its_suffix_in_upper_or_lower_case(names: tuple[str, ...], content: bytes) -> None:
     for name in names:
         document = opener_of(name)(content)
         assert document.segments == [("Haus",)]

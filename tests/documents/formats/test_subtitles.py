@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.documents import fake_translator as fakes
 from tests.processor_time import processor_seconds
 from towernmt.core.errors import DataError
 from towernmt.documents.formats.subtitles import open_srt, open_vtt
@@ -60,10 +61,6 @@ Hallo&nbsp;Welt & ein &lt;Tag&gt;!
 """
 
 
-def capitals(segments: list[Segment]) -> list[Segment]:
-    return [tuple(part.upper() if isinstance(part, str) else part for part in segment) for segment in segments]
-
-
 @pytest.mark.parametrize("text", [SRT, SRT.replace("\n", "\r\n"), SRT.rstrip(), "\ufeff" + SRT, "", "\n\n"],
                          ids=["lines", "CRLF", "no end", "mark", "empty", "blank"])
 def test_subrip_translated_by_itself_is_the_same_bytes(text: str) -> None:
@@ -113,7 +110,7 @@ def test_a_cue_of_very_many_lines_is_wrapped_in_little_time() -> None:
 def test_webvtt_keeps_what_is_no_cue() -> None:
     document = open_vtt(VTT.encode())
     assert document.written(document.segments).decode() == VTT
-    written = document.written(capitals(document.segments)).decode()
+    written = document.written(fakes.capital_segments(document.segments)).decode()
     assert written.partition("intro")[0] == VTT.partition("intro")[0]
     assert written.partition("intro")[2].split("\n")[1:] == [
         "00:01.000 --> 00:02.000 align:start position:0%",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import logging
 import shutil
 import subprocess
@@ -18,6 +17,7 @@ import pytest
 import yaml
 
 from tests.interop.conftest import write_run
+from tests.page_maker import page_maker
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import DivergenceError, SettingsError
@@ -162,17 +162,7 @@ def test_the_graph_repeats_lines_that_would_begin_with_an_avoided_word_that_othe
 @pytest.fixture(scope="module")
 def manual() -> Any:
     """The program that writes the manual's page of engines."""
-    spec = importlib.util.spec_from_file_location("make_engines", Path(__file__).parents[3] / "docs/make_engines.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_page_of_engines_is_up_to_date_and_complete(manual: Any) -> None:
-    assert manual.PAGE.read_text(encoding="utf-8") == manual.page()
-    assert set(manual.SEARCHES) == {field.name for field in dataclasses.fields(SearchSettings)}
-    assert set(manual.LINES) == {field.name for field in dataclasses.fields(LineOptions)}
+    return page_maker("engines")
 
 
 @pytest.mark.slow

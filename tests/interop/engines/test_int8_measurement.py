@@ -137,17 +137,21 @@ def test_without_its_validation_text_a_run_is_not_measured(
     assert not (run / "exports").exists()
 
 
-def test_a_slow_measurement_ends_after_its_first_chunk(run: SavedRun, tmp_path: Path,
+@pytest.fixture
+def checkpoint(run: SavedRun, tmp_path: Path) -> MeasuredCheckpoint:
+    """The checkpoint of a copy of the run."""
+    return MeasuredCheckpoint(SavedRun(shutil.copytree(run.path, tmp_path / "run")), True)
+
+
+def test_a_slow_measurement_ends_after_its_first_chunk(checkpoint: MeasuredCheckpoint,
                                                        monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoint = MeasuredCheckpoint(SavedRun(shutil.copytree(run.path, tmp_path / "run")), True)
     monkeypatch.setattr(int8_measurement, "MAX_SECONDS", 0.0)
     monkeypatch.setattr(int8_measurement, "CHUNK_SENTENCES", 3)
     measured = checkpoint.measure("", lambda: False)
     assert measured is not None and measured.sentences == 3
 
 
-def test_a_stopped_measurement_has_no_result(run: SavedRun, tmp_path: Path) -> None:
-    checkpoint = MeasuredCheckpoint(SavedRun(shutil.copytree(run.path, tmp_path / "run")), True)
+def test_a_stopped_measurement_has_no_result(checkpoint: MeasuredCheckpoint) -> None:
     calls: list[Any] = []
 
     def stopped() -> bool:
@@ -157,10 +161,9 @@ def test_a_stopped_measurement_has_no_result(run: SavedRun, tmp_path: Path) -> N
     assert checkpoint.measure("", stopped) is None and len(calls) == 3
 
 
-def test_a_damaged_result_is_measured_again(run: SavedRun, text: list[str]) -> None:
-    checkpoint = MeasuredCheckpoint(run, True)
+def test_a_damaged_result_is_measured_again(checkpoint: MeasuredCheckpoint, tmp_path: Path) -> None:
     measured = checkpoint.measure("", lambda: False)
-    [file] = (run.path / "exports").glob("*/int8_measurement.json")
+    [file] = (tmp_path / "run/exports").glob("*/int8_measurement.json")
     file.write_text("{")
     assert checkpoint.stored() is None
     assert checkpoint.measure("", lambda: False) == measured == checkpoint.stored()

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.waiting import PATIENCE, wait_until
+from tests.waiting import PATIENCE, has_ended, wait_until
 
 pytestmark = [pytest.mark.processes, pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")]
 
@@ -38,14 +38,6 @@ def workers_of(process: subprocess.Popen[bytes]) -> list[int]:
             if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
-def has_ended(number: int) -> bool:
-    """Return whether a process has ended, or is a zombie."""
-    try:
-        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
 def ranges_done(place: Path) -> int:
     return len(list(place.glob("out.ranges/ranges/*/done.json")))
 
@@ -65,7 +57,7 @@ def place(run_on_disk: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "in").write_text("".join(" ".join(f"w{n}" for n in draws.integers(0, 16, length)) + "\n"
                                        for length in lengths))
     process = started(run_on_disk, folder, "one")
-    assert process.wait(120) == 0
+    assert process.wait(PATIENCE) == 0
     return folder
 
 
@@ -100,6 +92,6 @@ def test_after_sigterm_the_ranges_that_are_done_stay(run_on_disk: Path, place: P
     kept = len(list(place.glob("out2.ranges/ranges/*/done.json")))
     assert kept > 1
     two = [started(run_on_disk, place, "out2", "--workers", "1") for _ in range(2)]     # like on two machines
-    assert [process.wait(120) for process in two] == [0, 0]
+    assert [process.wait(PATIENCE) for process in two] == [0, 0]
     assert (place / "out2").read_bytes() == (place / "one").read_bytes()
     assert not list(place.glob("out2.*"))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.waiting import PATIENCE
 from towernmt.core.directories import EXPORT_DESCRIPTION
 from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf, tf1
@@ -141,6 +142,6 @@ def test_the_program_of_the_manual_translates_with_litert_alone(
     expected = Translator(run_on_disk, checkpoint="step-1", engine="graph").translate(lines)
     for text, translations in (("\ufeff" + "".join(f"{line}\n" for line in lines), expected), ("", [])):
         done = subprocess.run([sys.executable, "translate_lite.py", str(path)], input=text.encode(), cwd=tmp_path,
-                              capture_output=True, env=environment, timeout=300)
+                              capture_output=True, env=environment, timeout=PATIENCE)
         assert done.returncode == 0, done.stderr
         assert done.stdout.decode().splitlines() == translations

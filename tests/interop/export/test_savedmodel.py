@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.waiting import PATIENCE
 from towernmt.core.directories import EXPORT_DESCRIPTION
 from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf, tf1
@@ -89,6 +90,6 @@ def test_the_program_of_the_manual_translates_without_towernmt(
     text = "\ufeff" + "".join(f"{line}\n" for line in [*lines, OTHER_LINE_ENDS])
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run([sys.executable, "translate_saved.py", str(exported)], input=text.encode(), cwd=tmp_path,
-                          capture_output=True, env=environment, timeout=300)
+                          capture_output=True, env=environment, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     assert done.stdout.decode().splitlines() == translator.translate([*lines, OTHER_LINE_ENDS])

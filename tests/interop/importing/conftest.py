@@ -16,6 +16,13 @@ def make_opus(tmp_path: Path) -> Callable[..., Path]:
     return lambda **settings: opus.write_opus(tmp_path / "opus", **settings)
 
 
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's cache of a test."""
+    monkeypatch.setenv("TOWERNMT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
 @pytest.fixture(scope="session")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of an OPUS-MT model with random weights."""

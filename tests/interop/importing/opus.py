@@ -10,6 +10,8 @@ import numpy as np
 import sentencepiece
 import yaml
 
+from tests.interop.marian_npz import save_npz
+
 GERMAN = ["der hund schläft im haus", "die katze sieht den hund", "ein kleiner vogel singt am morgen",
           "am morgen schläft die katze", "der vogel sieht ein kleines haus", "das haus ist klein", "wo ist der hund"]
 ENGLISH = ["the dog sleeps in the house", "the cat sees the dog", "a little bird sings in the morning",
@@ -65,12 +67,6 @@ def random_parameters(options: dict[str, Any], sizes: tuple[int, int], tie: str 
     return {name: random.normal(0, 0.4, shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-def save_npz(file: Path, parameters: dict[str, np.ndarray], options: dict[str, Any]) -> None:
-    """Write parameters and options as Marian's `.npz` file."""
-    text = yaml.safe_dump(options).encode() + b"\0"
-    np.savez(file, **parameters, **{"special:model.yml": np.frombuffer(text, np.int8)})
-
-
 def write_opus(path: Path, *, options: dict[str, Any] | None = None, kind: str = "unigram",
                further: tuple[str, ...] = (), missing: int = 2, tie: str = "all") -> Path:
     """Write a folder with the layout of OPUS-MT.
@@ -93,12 +89,6 @@ def write_opus(path: Path, *, options: dict[str, Any] | None = None, kind: str =
     (path / "README.md").write_text("# opus-de-en\n\n* dataset: opus\n")
     (path / "LICENSE").write_text("CC-BY 4.0\n")
     return path
-
-
-def read_npz(file: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Return the parameters and options of a model."""
-    arrays = dict(np.load(file))
-    return arrays, yaml.safe_load(arrays.pop("special:model.yml").tobytes()[:-1])
 
 
 def read_numbers(file: Path) -> dict[str, int]:

@@ -15,24 +15,17 @@ from tests.interop.importing import opus
 from tests.interop.importing.opennmt_tf import test_opennmt_tf as opennmt_tf
 from tests.interop.importing.test_starting_models import write_bin
 from tests.interop.importing.thumt import test_thumt as thumt
+from tests.run_command import run_command
 from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
 from towernmt.checkpoint.restore import initial_checkpoint
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.checkpoint.weights import weights_of_checkpoint
-from towernmt.cli.main import main
-from towernmt.core.files import CACHE_VARIABLE
 from towernmt.core.tf_compat import tf
 from towernmt.interop.starting_models import open_starting_model, read_foreign_model
 from towernmt.run.started_run import starting_settings
 
 STEPS = ["--towers", "1", "--set", "train.precision=float32", "data.batch_tokens=60", "train.steps=2",
          "checkpoint.steps=1"]
-
-
-def run_command(*arguments: str | Path) -> int:
-    """Run a command of towernmt in a new graph, and return its status."""
-    with tf.Graph().as_default():
-        return main([*map(str, arguments)])
 
 
 def write_text(place: Path, source: list[str], target: list[str], name: str = "new") -> list[str]:
@@ -78,13 +71,6 @@ KINDS: dict[str, tuple[Callable[[Path], Path], list[str], list[str]]] = {
     "marian": (opus_model, opus.GERMAN, opus.ENGLISH), "bergamot": (bergamot_model, opus.GERMAN, opus.ENGLISH),
     "opennmt-tf": (opennmt_tf_model, words_of("s"), words_of("t")),
     "thumt": (thumt_model, words_of("s"), words_of("t")), "package": (package_of_model, opus.GERMAN, opus.ENGLISH)}
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's cache of a test."""
-    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 def first_validation(logdir: Path) -> dict[str, Any]:

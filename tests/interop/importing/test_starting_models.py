@@ -13,6 +13,7 @@ import yaml
 from tests.interop.importing import opus
 from tests.interop.importing.opennmt_tf import test_opennmt_tf as opennmt_tf
 from tests.interop.importing.thumt import test_thumt as thumt
+from tests.interop.marian_npz import read_npz
 from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.files import CACHE_VARIABLE
@@ -25,16 +26,9 @@ from towernmt.interop.starting_models import open_starting_model, read_foreign_m
 Make = Callable[..., Path]
 
 
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's cache of a test."""
-    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
 def write_bin(folder: Path) -> Path:
     """Replace the `.npz` file of a Marian folder by an 8-bit file in the layout of Mozilla's models."""
-    parameters, options = opus.read_npz(folder / "opus.model1.npz")
+    parameters, options = read_npz(folder / "opus.model1.npz")
     largest = dict.fromkeys((name for name in parameters if "_W" in name or name.endswith("Wemb")), 3.0)
     items = int8_items(parameters, largest, yaml.safe_dump(options))
     (folder / "opus.model1.npz").unlink()

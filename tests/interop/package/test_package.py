@@ -424,7 +424,7 @@ def test_code_of_a_model_of_ones_own_is_executed_where_that_is_allowed_and_nowhe
         assert marker.exists() and type(trained.model).__name__ == "Mine"
 
 
-def test_a_server_reads_the_languages_of_its_card(package: Path, tmp_path: Path) -> None:
+def test_a_server_reads_the_languages_of_its_card(package: Path) -> None:
     assert recorded_direction(str(package)) == Direction("de", "en")
     opened = load_served_model(str(package), EngineSettings(device="cpu"))
     assert opened.card is not None and opened.card["licence"] == "CC0-1.0"

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import PATIENCE
 from towernmt.core import files
 from towernmt.core.directories import LOCK_FILE, DirectoryLock
 from towernmt.core.errors import DataError, SettingsError, TowerNMTError
@@ -109,7 +110,7 @@ def test_commands_in_one_directory_share_the_ranges(setting: Setting, fake_worke
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE)
     assert len(ended) == 4
     if (setting.directory / "plan.json").exists():      # all were stopped, or the last after a restart
         setting.command(fake_workers(1))

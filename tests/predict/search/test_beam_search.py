@@ -16,6 +16,7 @@ from tests.predict.search.toy_model import (
     LookingToyModel,
     Scored,
     ToyModel,
+    assert_same,
     length_limit,
     plain_beam_search,
     plain_score,
@@ -45,11 +46,6 @@ def all_hypotheses(model: ToyModel, source: list[int], settings: SearchSettings)
         total = sum(model.log_prob(source, tokens[:i])[token] for i, token in enumerate(tokens))
         scored.append((plain_score(model, source, total, tokens, settings), tokens))
     return sorted(scored, key=lambda item: -item[0])
-
-
-def assert_same(found: list[Scored], expected: list[Scored]) -> None:
-    assert [tokens for _, tokens in found] == [tokens for _, tokens in expected]
-    np.testing.assert_allclose([s for s, _ in found], [s for s, _ in expected], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("score", [

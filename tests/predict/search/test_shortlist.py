@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tensorpack.tfutils.tower import TowerContext
 
-from tests.predict.search.toy_model import EOS, PAD, Averaged, Scored, ToyModel, plain_beam_search
+from tests.predict.search.toy_model import EOS, PAD, Averaged, Scored, ToyModel, assert_same, plain_beam_search
 from towernmt.core.errors import SettingsError
 from towernmt.core.graph_state import GraphSettings, graph_state
 from towernmt.core.tf_compat import tf, tf1
@@ -99,11 +99,6 @@ def scored(tokens: Any, scores: Any) -> list[list[Scored]]:
     return [[(float(score), [int(t) for t in ids if t != PAD])
              for score, ids in zip(row_scores, row, strict=True) if np.isfinite(score)]
             for row_scores, row in zip(scores, tokens, strict=True)]
-
-
-def assert_same(found: list[Scored], expected: list[Scored]) -> None:
-    assert [tokens for _, tokens in found] == [tokens for _, tokens in expected]
-    np.testing.assert_allclose([s for s, _ in found], [s for s, _ in expected], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("kind", "beam", "processors"), [

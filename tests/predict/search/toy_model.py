@@ -20,6 +20,12 @@ ROWS = 499
 Scored = tuple[float, list[int]]
 
 
+def assert_same(found: list[Scored], expected: list[Scored]) -> None:
+    """Assert that hypotheses have the same tokens, and the same scores up to rounding."""
+    assert [tokens for _, tokens in found] == [tokens for _, tokens in expected]
+    np.testing.assert_allclose([s for s, _ in found], [s for s, _ in expected], rtol=1e-5, atol=1e-5)
+
+
 def prefix_row(source: list[int], prefix: list[int]) -> int:
     """Return the row of the table with the logits after `prefix` (without BOS)."""
     value = 31 * sum(source)

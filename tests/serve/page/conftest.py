@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.serve.conftest import ServerProcess
 
 ENGINES = f"{Path(__file__).parent / 'toy_engine.py'}"
 WAIT = 60_000
@@ -14,10 +16,10 @@ WAIT = 60_000
 
 
 @pytest.fixture(scope="session")
-def toys(server_process: Callable[..., Any]) -> Iterator[Any]:
+def toys() -> Iterator[ServerProcess]:
     """Start a server of two directions, German to English and back."""
-    started = server_process("--model", f"de-en={ENGINES}:Toy", "--model", f"en-de={ENGINES}:Back",
-                             "--max-characters", "3000")
+    started = ServerProcess("--model", f"de-en={ENGINES}:Toy", "--model", f"en-de={ENGINES}:Back", "--max-characters",
+                            "3000")
     yield started
     started.stop()
 

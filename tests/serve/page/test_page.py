@@ -230,33 +230,27 @@ def test_a_refused_word_stays_and_can_be_written_alone(page, toys):
     expect(page.locator("#target")).to_have_text("sleeps 日本 the")
 
 
-def test_a_server_of_one_direction_has_plain_names_and_nothing_to_choose(page, server_process):
-    server = server_process("--model", f"de-en={ENGINES}:Plain")
-    try:
-        page.goto(server.url)
-        source(page).fill("das haus")
-        expect(page.locator("#target")).to_have_text("house the")
-        assert page.locator("#from-name").text_content() == "German"
-        assert page.locator("#to-name").text_content() == "English"
-        for hidden in ("#from", "#to", "#swap", "#confidence-choice"):
-            expect(page.locator(hidden)).to_be_hidden()
-        page.get_by_role("button", name="About the model").click()
-        card = page.get_by_role("dialog", name="About the model")
-        expect(card).to_contain_text("not stated")
-    finally:
-        server.stop()
+def test_a_server_of_one_direction_has_plain_names_and_nothing_to_choose(page, start):
+    server = start("--model", f"de-en={ENGINES}:Plain")
+    page.goto(server.url)
+    source(page).fill("das haus")
+    expect(page.locator("#target")).to_have_text("house the")
+    assert page.locator("#from-name").text_content() == "German"
+    assert page.locator("#to-name").text_content() == "English"
+    for hidden in ("#from", "#to", "#swap", "#confidence-choice"):
+        expect(page.locator(hidden)).to_be_hidden()
+    page.get_by_role("button", name="About the model").click()
+    card = page.get_by_role("dialog", name="About the model")
+    expect(card).to_contain_text("not stated")
 
 
-def test_a_language_whose_engine_has_no_alignments_is_detected(page, server_process):
-    server = server_process("--model", f"de-en={ENGINES}:Toy", "--model", f"fr-en={ENGINES}:Plain")
-    try:
-        page.goto(server.url)
-        source(page).fill("le temps est vraiment très beau cette semaine")
-        expect(page.locator("#target")).to_have_text("semaine cette beau très vraiment est temps le")
-        source(page).fill("das ist wirklich das haus")
-        expect(page.locator("#target")).to_have_text("house the wirklich is the")
-    finally:
-        server.stop()
+def test_a_language_whose_engine_has_no_alignments_is_detected(page, start):
+    server = start("--model", f"de-en={ENGINES}:Toy", "--model", f"fr-en={ENGINES}:Plain")
+    page.goto(server.url)
+    source(page).fill("le temps est vraiment très beau cette semaine")
+    expect(page.locator("#target")).to_have_text("semaine cette beau très vraiment est temps le")
+    source(page).fill("das ist wirklich das haus")
+    expect(page.locator("#target")).to_have_text("house the wirklich is the")
 
 
 def test_a_control_is_there_only_while_it_does_something(page, toys):
@@ -467,32 +461,29 @@ def test_files_are_dropped_or_chosen_translated_and_saved(page, toys, tmp_path):
     expect(page.get_by_role("link", name="Save katze.en.txt")).to_be_visible()
 
 
-def test_a_file_shows_its_progress_and_can_be_cancelled(page, server_process):
-    server = server_process("--model", f"de-en={ENGINES}:Toy", "--batch-sentences", "1", "--threads", "1",
-                            TOY_SECONDS="0.05")
+def test_a_file_shows_its_progress_and_can_be_cancelled(page, start):
+    server = start("--model", f"de-en={ENGINES}:Toy", "--batch-sentences", "1", "--threads", "1",
+                   TOY_SECONDS="0.05")
     asked: list[tuple[str, str]] = []
     page.on("request", lambda request: asked.append((request.method, request.url)))
-    try:
-        page.goto(server.url)
-        expect(page.locator("#from-name")).to_have_text("German")
-        page.locator("#file").set_input_files([
-            {"name": name, "mimeType": "text/plain", "buffer": b"der hund\n" * lines}
-            for name, lines in (("long.txt", 5000), ("next.txt", 2), ("last.txt", 2))])
-        bar = page.get_by_role("progressbar", name="Translating long.txt")
-        expect(bar).to_have_attribute("max", "5000")
-        expect(page.locator("#files li").first).to_contain_text("of 5,000 sentences from German")
-        expect(page.locator("#files li").nth(1)).to_contain_text("waiting")
-        page.get_by_role("button", name="Cancel next.txt").click()
-        page.get_by_role("button", name="Cancel long.txt").click()
-        expect(page.locator("#files li").first).to_contain_text("cancelled")
-        expect(page.get_by_role("link", name="Save last.en.txt")).to_be_visible()
-        page.get_by_role("button", name="Remove long.txt").click()
-        expect(page.locator("#files li")).to_have_count(2)
-        sent = {url for method, url in asked if method == "DELETE"}
-        assert len(sent) == 2 and sum(url.endswith("/documents") for _, url in asked) == 2      # next.txt was not sent
-        assert all("?" not in url for _, url in asked)      # no URL contains the key of a document
-    finally:
-        server.stop()
+    page.goto(server.url)
+    expect(page.locator("#from-name")).to_have_text("German")
+    page.locator("#file").set_input_files([
+        {"name": name, "mimeType": "text/plain", "buffer": b"der hund\n" * lines}
+        for name, lines in (("long.txt", 5000), ("next.txt", 2), ("last.txt", 2))])
+    bar = page.get_by_role("progressbar", name="Translating long.txt")
+    expect(bar).to_have_attribute("max", "5000")
+    expect(page.locator("#files li").first).to_contain_text("of 5,000 sentences from German")
+    expect(page.locator("#files li").nth(1)).to_contain_text("waiting")
+    page.get_by_role("button", name="Cancel next.txt").click()
+    page.get_by_role("button", name="Cancel long.txt").click()
+    expect(page.locator("#files li").first).to_contain_text("cancelled")
+    expect(page.get_by_role("link", name="Save last.en.txt")).to_be_visible()
+    page.get_by_role("button", name="Remove long.txt").click()
+    expect(page.locator("#files li")).to_have_count(2)
+    sent = {url for method, url in asked if method == "DELETE"}
+    assert len(sent) == 2 and sum(url.endswith("/documents") for _, url in asked) == 2      # next.txt was not sent
+    assert all("?" not in url for _, url in asked)      # no URL contains the key of a document
 
 
 def test_a_file_that_has_to_wait_is_sent_again(page, toys):
@@ -569,43 +560,37 @@ def test_a_refusal_is_a_sentence_and_what_waiting_mends_is_tried_again(page, toy
     expect(page.locator("#target")).to_have_text("cat the")
 
 
-def test_a_key_is_asked_for_and_an_engine_without_prefixes_lets_a_word_be_changed(page, server_process, tmp_path):
+def test_a_key_is_asked_for_and_an_engine_without_prefixes_lets_a_word_be_changed(page, start, tmp_path):
     key = subprocess.run([sys.executable, "-m", "towernmt", "serve-keys", "add", "anna", "--keys",
                           str(tmp_path / "keys.jsonl")], capture_output=True, text=True, check=True).stdout.split()[-1]
-    server = server_process("--model", f"de-en={ENGINES}:Plain", "--keys", str(tmp_path / "keys.jsonl"))
-    try:
-        page.goto(server.url)
-        source(page).fill("das haus")
-        page.get_by_label("This server needs a key:").fill("wrong")
-        page.get_by_role("button", name="Use it").click()
-        expect(page.get_by_label("This server needs a key:")).to_be_visible()
-        page.get_by_label("This server needs a key:").fill(key)
-        page.get_by_role("button", name="Use it").click()
-        expect(page.locator("#target")).to_have_text("house the")
-        expect(page.locator("#confidence-choice")).to_be_hidden()
-        assert page.evaluate("sessionStorage.length + ' ' + localStorage.getItem('towernmt.key')") == "1 null"
-        word(page, "house").click()
-        menu = page.get_by_role("dialog", name="Other words")
-        expect(menu).to_contain_text("only the word itself is changed")
-        menu.get_by_label("Write here").fill("castle")
-        menu.get_by_role("button", name="Use", exact=True).click()
-        expect(page.locator("#target")).to_have_text("castle the")
-    finally:
-        server.stop()
+    server = start("--model", f"de-en={ENGINES}:Plain", "--keys", str(tmp_path / "keys.jsonl"))
+    page.goto(server.url)
+    source(page).fill("das haus")
+    page.get_by_label("This server needs a key:").fill("wrong")
+    page.get_by_role("button", name="Use it").click()
+    expect(page.get_by_label("This server needs a key:")).to_be_visible()
+    page.get_by_label("This server needs a key:").fill(key)
+    page.get_by_role("button", name="Use it").click()
+    expect(page.locator("#target")).to_have_text("house the")
+    expect(page.locator("#confidence-choice")).to_be_hidden()
+    assert page.evaluate("sessionStorage.length + ' ' + localStorage.getItem('towernmt.key')") == "1 null"
+    word(page, "house").click()
+    menu = page.get_by_role("dialog", name="Other words")
+    expect(menu).to_contain_text("only the word itself is changed")
+    menu.get_by_label("Write here").fill("castle")
+    menu.get_by_role("button", name="Use", exact=True).click()
+    expect(page.locator("#target")).to_have_text("castle the")
 
 
-def test_long_texts_come_sentence_by_sentence(page, server_process, tmp_path):
-    server = server_process("--model", f"de-en={ENGINES}:Toy", "--batch-sentences", "1", "--threads", "1",
-                            TOY_GATE=str(tmp_path / "open"))
-    try:
-        page.goto(server.url)
-        source(page).fill("Der hund schläft. " * 3 + "Warte. " + "Der hund schläft. " * 26)
-        expect(page.locator("#target .sentence").nth(2)).to_be_visible()
-        assert page.locator("#target .sentence").count() == 3
-        (tmp_path / "open").touch()
-        expect(page.locator("#target .sentence")).to_have_count(30)
-    finally:
-        server.stop()
+def test_long_texts_come_sentence_by_sentence(page, start, tmp_path):
+    server = start("--model", f"de-en={ENGINES}:Toy", "--batch-sentences", "1", "--threads", "1",
+                   TOY_GATE=str(tmp_path / "open"))
+    page.goto(server.url)
+    source(page).fill("Der hund schläft. " * 3 + "Warte. " + "Der hund schläft. " * 26)
+    expect(page.locator("#target .sentence").nth(2)).to_be_visible()
+    assert page.locator("#target .sentence").count() == 3
+    (tmp_path / "open").touch()
+    expect(page.locator("#target .sentence")).to_have_count(30)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -630,12 +615,12 @@ def test_a_phone_shows_all_of_it_and_everything_has_a_name(browser, toys, scheme
     context.close()
 
 
-def test_a_better_translation_is_suggested_where_the_server_accepts_it(page, toys, server_process, tmp_path):
+def test_a_better_translation_is_suggested_where_the_server_accepts_it(page, toys, start, tmp_path):
     opened(page, toys, "der hund")
     expect(page.get_by_role("button", name="Copy")).to_be_visible()
     expect(page.get_by_role("button", name="Suggest")).to_be_hidden()
     file = tmp_path / "suggestions.tsv"
-    server = server_process("--model", f"de-en={ENGINES}:Toy", "--suggestions", str(file))
+    server = start("--model", f"de-en={ENGINES}:Toy", "--suggestions", str(file))
     page.goto(server.url)
     source(page).fill("der hund")
     page.get_by_role("button", name="Suggest").click()
@@ -645,4 +630,3 @@ def test_a_better_translation_is_suggested_where_the_server_accepts_it(page, toy
     page.get_by_role("button", name="Send").click()
     expect(page.locator("#status")).to_have_text("Thank you. The suggestion is stored.")
     assert file.read_text().split("\t")[2:] == ["der hund", "dog the", "the dog\n"]
-    server.stop()

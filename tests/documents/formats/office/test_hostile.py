@@ -58,7 +58,7 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
 
 @pytest.mark.parametrize("suffix", [".docx", ".odt"])
 @pytest.mark.parametrize("case", CASES)
-def test_it_is_refused(case: str, suffix: str) -> None:
+def test_a_damaged_or_hostile_archive_is_refused_in_a_short_sentence(case: str, suffix: str) -> None:
     content, sentence = CASES[case]
     with pytest.raises(DataError, match=sentence) as refused:
         opener_of(f"x{suffix}")(content())
@@ -89,6 +89,6 @@ def test_two_members_of_one_name_are_refused() -> None:
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".srt", ".vtt", ".po", ".md"])
-def test_binary_is_no_text(suffix: str) -> None:
+def test_an_archive_under_the_suffix_of_a_text_is_refused(suffix: str) -> None:
     with pytest.raises(DataError):
         opener_of(f"x{suffix}")(GOOD)

@@ -81,7 +81,7 @@ def test_spans_that_differ_in_revisions_alone_are_one() -> None:
     assert written(body) == ('<text:p>Ein Wort, <text:span text:style-name="T1">zwei Worte</text:span>.</text:p>')
 
 
-def test_spaces_tabs_and_breaks() -> None:
+def test_spaces_stay_and_tabs_and_breaks_divide_segments() -> None:
     body = ('<text:p><text:s text:c="2"/>Zwei <text:s text:c="3"/>Worte<text:tab/>rechts<text:line-break/>'
             '<text:s/>unten </text:p>')
     assert segments(body) == [("Zwei    Worte",), ("rechts",), ("unten",)]
@@ -95,7 +95,7 @@ def test_spaces_tabs_and_breaks() -> None:
                              'text:style-name="T1">XML</text:span> </text:p>')
 
 
-def test_fields_notes_boxes_and_cells() -> None:
+def test_notes_boxes_and_cells_are_segments_and_fields_stay() -> None:
     note = ('<text:note text:note-class="footnote"><text:note-citation>1</text:note-citation><text:note-body><text:p>'
             "Fußnote</text:p></text:note-body></text:note>")
     body = ("<text:h>Auf Seite <text:page-number>7</text:page-number> steht<text:bookmark text:name=\"b\"/> es"

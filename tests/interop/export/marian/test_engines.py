@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 import sentencepiece
-import yaml
 
+from tests.interop.marian_npz import read_npz
+from tests.waiting import PATIENCE
 from towernmt.dataflow.preparation.alignment_model import Entries
 from towernmt.dataflow.vocabulary.sentencepiece_learning import learn_sentence_piece
 from towernmt.interop.export import export_model
@@ -92,14 +93,13 @@ def exported(request, tmp_path_factory) -> tuple[Path, list[str]]:
     int8 = export_model(trained, "marian", path / "int8", precision="int8", search=search,
                           calibration=path / "text")
     whole = export_model(trained, "marian", path / "whole", search=SearchSettings())
-    arrays = dict(np.load(whole / "model.npz"))
-    options = yaml.safe_load(arrays.pop("special:model.yml").tobytes()[:-1])
+    parameters, options = read_npz(whole / "model.npz")
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(whole / "vocab.spm"))
-    plain = MarianModel(arrays, options)
+    plain = MarianModel(parameters, options)
     encoded = [[*pieces.encode(text), 0] for text in SENTENCES]
     for ids in encoded:
         plain.greedy(ids, 2 * (len(ids) - 1) + 10)
-    model = Int8Model(arrays, options, {name: max(seen) for name, seen in plain.largest_inputs.items()})
+    model = Int8Model(parameters, options, {name: max(seen) for name, seen in plain.largest_inputs.items()})
     return int8, [pieces.decode([id for id in model.greedy(ids, 2 * len(ids)) if id]) for ids in encoded]
 
 
@@ -152,5 +152,6 @@ def test_the_wasm_of_bergamot_says_what_an_8_bit_search_in_numpy_says(exported, 
         (directory / "package.json").write_text('{"type": "commonjs"}')
     (tmp_path / "run.js").write_text(WORKER)
     done = subprocess.run([node, "run.js", str(worker / "translator-worker.js"), str(path)], cwd=tmp_path,
-                          input="\n".join(SENTENCES) + "\n", capture_output=True, text=True, timeout=120, check=True)
+                          input="\n".join(SENTENCES) + "\n", capture_output=True, text=True, timeout=PATIENCE,
+                          check=True)
     check(json.loads(done.stdout.splitlines()[-1]), expected)

@@ -16,6 +16,7 @@ import sentencepiece
 import yaml
 from tensorpack.tfutils.tower import PredictTowerContext
 
+from tests.interop.marian_npz import read_npz, save_for_converter
 from tests.variables import assign_random
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
@@ -91,12 +92,6 @@ def in_marians_order(logits: np.ndarray) -> np.ndarray:
     return logits[:, [2, 3, *range(4, logits.shape[1])]]
 
 
-def read_npz(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    arrays = dict(np.load(path / "model.npz"))
-    options = yaml.safe_load(arrays.pop("special:model.yml").tobytes()[:-1])
-    return arrays, options
-
-
 @pytest.mark.parametrize("settings", [
     {}, {"decoder_cell": "attention", "tie_embeddings": "none", "lhuc": True, "initialization": "deepnorm"},
     pytest.param({"lhuc": True, "tie_embeddings": "target"}, marks=pytest.mark.thorough),
@@ -106,7 +101,7 @@ def read_npz(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 def test_marians_formulas_give_our_logits_from_the_npz(make_trained, tmp_path, settings):
     trained = make_trained(**settings)
     path = export_model(trained, "marian", tmp_path / "out", search=SearchSettings())
-    model = MarianModel(*read_npz(path))
+    model = MarianModel(*read_npz(path / "model.npz"))
     source, target = (to_marian(ids[:-1], MarianVocabulary.of(VOCABULARY)) for ids in (SOURCE, TARGET))
     logits, expected = model.logits(source, target), in_marians_order(trained.logits)
     np.testing.assert_allclose(logits[:, :expected.shape[1]], expected, rtol=1e-3, atol=2e-4)
@@ -121,11 +116,8 @@ def test_ctranslate2_reads_the_npz_and_gives_our_probabilities(make_trained, tmp
 
     trained = make_trained(decoder_cell="attention", decoder_layers=1)
     path = export_model(trained, "marian", tmp_path / "out", search=SearchSettings())
-    arrays, options = read_npz(path)
-    arrays["Wpos"] = sines(64)      # its special tokens differ from Marian's
-    options = {**options, "transformer-guided-alignment-layer": "last"}
-    arrays["special:model.yml"] = np.frombuffer(yaml.safe_dump(options).encode() + b"\0", np.int8)
-    np.savez(path / "model.npz", **arrays)
+    parameters, options = read_npz(path / "model.npz")
+    save_for_converter(path / "model.npz", parameters, {**options, "transformer-guided-alignment-layer": "last"})
     converter = converters.MarianConverter(str(path / "model.npz"), [str(path / "vocab.yml")] * 2)
     converter.convert(str(tmp_path / "ct2"))
     pieces = [[VOCABULARY.id_to_piece(id) for id in ids[:-1]] for ids in (SOURCE, TARGET)]
@@ -134,11 +126,6 @@ def test_ctranslate2_reads_the_npz_and_gives_our_probabilities(make_trained, tmp
     log_probs = logits - np.log(np.exp(logits).sum(1, keepdims=True))
     expected = log_probs[range(len(TARGET)), [id - 2 for id in TARGET]]
     np.testing.assert_allclose(scored, expected, rtol=1e-3, atol=1e-3)
-
-
-def sines(depth: int) -> np.ndarray:
-    angles = np.arange(50)[:, None] / 10000 ** (np.arange(depth // 2) / (depth // 2 - 1))
-    return np.concatenate([np.sin(angles), np.cos(angles)], 1).astype(np.float32)
 
 
 def read_binary(content: bytes) -> dict[str, tuple[int, tuple[int, ...], bytes]]:
@@ -167,7 +154,8 @@ def test_the_8_bit_file_holds_the_model_with_what_each_product_is_scaled_by(make
     trained = make_trained()
     path = export_model(trained, "marian", tmp_path / "out", precision="int8", search=SearchSettings(),
                          calibration=sentences)
-    whole, options = read_npz(export_model(trained, "marian", tmp_path / "whole", search=SearchSettings()))
+    export_model(trained, "marian", tmp_path / "whole", search=SearchSettings())
+    whole, options = read_npz(tmp_path / "whole/model.npz")
     items = read_binary((path / "model.intgemm.alphas.bin").read_bytes())
     kind, shape, data = items.pop("special:model.yml")
     assert kind == 0x101 and yaml.safe_load(data[:shape[0] - 1]) == options and data[shape[0] - 1] == 0

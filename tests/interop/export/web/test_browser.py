@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import PATIENCE
+
 pytestmark = pytest.mark.processes
 SENTENCES = ["der hund schläft", "", "die katze sieht den hund. Das haus ist klein.",
              "ein kleiner vogel singt am morgen"]
@@ -142,7 +144,7 @@ def under_node(exported: Path, engine: Path, path: Path) -> list[str]:
     (path / "worker/package.json").write_text('{"type": "commonjs"}')
     (path / "run.cjs").write_text(UNDER_NODE)
     done = subprocess.run(["node", "run.cjs", str(path / "worker/translator-worker.js"), str(exported / "model")],
-                          cwd=path, input=TEXT, capture_output=True, text=True, timeout=120, check=True)
+                          cwd=path, input=TEXT, capture_output=True, text=True, timeout=PATIENCE, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -152,7 +154,7 @@ def test_the_page_says_what_bergamot_says_under_node(page, site, exported, engin
     assert translated(opened(page, site), TEXT) == expected and any(expected)
     example = Path(__file__).parents[4] / "examples/translate_page.js"
     done = subprocess.run(["node", str(example), str(exported)], input=f"{TEXT}\n", capture_output=True, text=True,
-                          timeout=120, check=True)
+                          timeout=PATIENCE, check=True)
     assert done.stdout.split("\n")[:-1] == expected
 
 

@@ -14,6 +14,7 @@ import sentencepiece
 import yaml
 
 from tests.interop.importing import opus
+from tests.interop.marian_npz import read_npz, save_for_converter, save_npz
 from towernmt.cli.main import main
 from towernmt.core.errors import CheckpointError, DataError, SettingsError, TowerNMTError
 from towernmt.dataflow.vocabulary.base import UNK
@@ -37,8 +38,8 @@ def test_an_imported_model_scores_and_translates_as_the_original_does_in_ctransl
     from towernmt.predict.scorer import Scorer
     from towernmt.predict.translator import Translator
 
-    with_positions = tmp_path / "with-positions.npz"        # the converter's special tokens differ from Marian's
-    np.savez(with_positions, **np.load(original / "opus.model1.npz"), Wpos=sines(opus.OPTIONS["dim-emb"]))
+    with_positions = tmp_path / "with-positions.npz"
+    save_for_converter(with_positions, *read_npz(original / "opus.model1.npz"))
     MarianConverter(str(with_positions), [str(original / "opus.vocab.yml")] * 2).convert(str(tmp_path / "ct2"))
     theirs = ctranslate2.Translator(str(tmp_path / "ct2"))
     german, english = (sentencepiece.SentencePieceProcessor(model_file=str(original / f"{side}.spm"))
@@ -65,11 +66,6 @@ def test_the_bias_of_unused_pieces_leaves_the_smoothed_loss_small() -> None:
     np.testing.assert_array_equal(bias, expected)
 
 
-def sines(depth: int) -> np.ndarray:
-    angles = np.arange(60)[:, None] / 10000 ** (np.arange(depth // 2) / (depth // 2 - 1))
-    return np.concatenate([np.sin(angles), np.cos(angles)], 1).astype(np.float32)
-
-
 def test_the_run_has_what_came_with_the_model_and_searches_as_its_decoder_did(imported: Path) -> None:
     assert sorted(file.name for file in (imported / "imported").iterdir()) == ["LICENSE", "README.md", "decoder.yml"]
     settings = yaml.safe_load((imported / "settings.yaml").read_text())
@@ -86,7 +82,7 @@ def test_what_is_imported_is_exported_as_a_model_of_the_same_logits(
     path = make_opus(options=options, tie=tie)
     model = read_marian(ImportRequest(path))
     assert model.settings.tie_embeddings == tie
-    first = MarianModel(*opus.read_npz(path / "opus.model1.npz"))
+    first = MarianModel(*read_npz(path / "opus.model1.npz"))
     source, target = (MarianVocabulary.of(one) for one in (model.source, model.target))
     back = MarianModel(marian_parameters(model.settings, model.weights, source, target), first._options)
     ids = [model.source.encode(opus.GERMAN[0]), model.target.encode(opus.ENGLISH[0])]
@@ -107,7 +103,7 @@ def test_text_is_divided_as_before_and_pieces_keep_the_rows_of_their_numbers(mak
     path = make_opus(kind=kind, further=(">>fra<<", "nobody"), missing=3)
     model = read_marian(ImportRequest(path))
     numbers = opus.read_numbers(path / "opus.vocab.yml")
-    parameters, _ = opus.read_npz(path / "opus.model1.npz")
+    parameters, _ = read_npz(path / "opus.model1.npz")
     table = model.weights["transformer/embedding"]
     for vocabulary, side, lines in ((model.source, "source", opus.GERMAN), (model.target, "target", opus.ENGLISH)):
         processor = sentencepiece.SentencePieceProcessor(model_file=str(path / f"{side}.spm"))
@@ -135,7 +131,7 @@ def test_one_spm_file_gives_both_the_pieces_and_their_numbers(make_opus: Make, t
         file.unlink()
     model = read_marian(ImportRequest(path / "opus.model1.npz", (vocabulary, vocabulary)))
     processor = sentencepiece.SentencePieceProcessor(model_file=str(vocabulary))
-    parameters, _ = opus.read_npz(path / "opus.model1.npz")
+    parameters, _ = read_npz(path / "opus.model1.npz")
     ids = model.source.encode(opus.GERMAN[0])
     np.testing.assert_array_equal(model.weights["transformer/embedding"][ids],
                                   parameters["Wemb"][processor.encode(opus.GERMAN[0])])
@@ -177,7 +173,7 @@ def test_what_ours_does_not_have_is_refused_by_name(changed: dict[str, Any], nam
 def broken(path: Path, how: str) -> Path:
     """Damage a model, and return the path to import."""
     file = path / "opus.model1.npz"
-    parameters, options = opus.read_npz(file)
+    parameters, options = read_npz(file)
     if how == "cut":
         file.write_bytes(file.read_bytes()[:900])
     elif how == "text":
@@ -198,16 +194,16 @@ def broken(path: Path, how: str) -> Path:
         np.savez(file, **parameters)
     elif how == "lacking":
         del parameters["encoder_l1_self_Wq"]
-        opus.save_npz(file, parameters, options)
+        save_npz(file, parameters, options)
     elif how == "more":
-        opus.save_npz(file, {**parameters, "decoder_lex_W": np.zeros([2, 2], np.float32)}, options)
+        save_npz(file, {**parameters, "decoder_lex_W": np.zeros([2, 2], np.float32)}, options)
     elif how == "shape":
-        opus.save_npz(file, parameters, {**options, "transformer-dim-ffn": 12})
+        save_npz(file, parameters, {**options, "transformer-dim-ffn": 12})
     elif how == "infinite":
         parameters["encoder_l1_ffn_b1"][0, 3] = np.inf
-        opus.save_npz(file, parameters, options)
+        save_npz(file, parameters, options)
     elif how == "heads":
-        opus.save_npz(file, parameters, {**options, "transformer-heads": 3})
+        save_npz(file, parameters, {**options, "transformer-heads": 3})
     return file if how != "nothing" else path / "nothing.npz"
 
 
@@ -339,8 +335,8 @@ def test_an_imported_run_is_tuned_averaged_exported_and_says_the_same_before(
     assert main(["average", "--model", str(tuned), "--last", "2"]) == 0
     for kind in ("marian", "ctranslate2"):
         assert main(["export", "--model", str(imported), "--format", kind, "--output", str(tmp_path / kind)]) == 0
-    back = MarianModel(*opus.read_npz(tmp_path / "marian/model.npz"))
-    first = MarianModel(*opus.read_npz(original / "opus.model1.npz"))
+    back = MarianModel(*read_npz(tmp_path / "marian/model.npz"))
+    first = MarianModel(*read_npz(original / "opus.model1.npz"))
     numbers = opus.read_numbers(original / "opus.vocab.yml")
     theirs = opus.read_numbers(tmp_path / "marian/trgvocab.yml")
     greedy = [(model.greedy([ids.get(piece, 1) for piece in ("▁haus", "▁der")] + [0], 8), ids)
