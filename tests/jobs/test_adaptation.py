@@ -411,12 +411,12 @@ def test_sources_have_the_source_prefix_where_the_model_reads_them(
             return super().score([(source.removeprefix("<2de> "), target) for source, target in pairs])
 
     monkeypatch.setattr(adaptation_checks, "Scorer", RecordingScorer)
-    check_pairs(job.model, "<2de>", {"text": [("word", "WORD")]})
+    model: Any = SimpleNamespace(name="m", run=RunDirectory(tmp_path), checkpoint=None)
+    check_pairs(model, "<2de>", {"text": [("word", "WORD")]})
     assert read == [("<2de> word", "WORD"), ("WORD", "word")]
 
     monkeypatch.setattr(adaptation, "with_vocabulary_of", lambda settings, *_: settings)
     monkeypatch.setattr(adaptation, "prepare", lambda settings: settings)
-    model: Any = SimpleNamespace(name="m", run=RunDirectory(tmp_path))
     tagged = replace(job, card=CardText(source_prefix="<2de>"), model=model)
     _prepare_corrections(tagged, {"train": [Correction("a", "A")], "valid": [Correction("b", "B")]}, tmp_path)
     texts = {name: (tmp_path / name).read_text() for name in ("train.source", "train.target", "valid.source")}
