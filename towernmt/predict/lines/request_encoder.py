@@ -195,9 +195,10 @@ class RequestEncoder:
         return one_line(self._vocabulary.decode(self._vocabulary.encode(text)))
 
     def divided_tags(self, options: LineOptions) -> list[str]:
-        """Return the words of the source prefix, other than words of letters, that are no token of the vocabulary.
+        """Return the tags of the source prefix that the source vocabulary divides into several tokens.
 
-        `towernmt prepare` makes a token of each tag of a `corpora.yaml`, so its model was not trained with such a tag.
+        `towernmt prepare` makes each tag of a `corpora.yaml` a single token, so the model was not trained with these
+        tags. A word of letters is no tag.
         """
         if self._source.streams > 1:
             return []
