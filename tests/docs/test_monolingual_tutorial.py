@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.manual_pages import shell_lines
+from tests.manual_pages import SMALL_MODEL, random_lines, shell_lines
 from tests.run_command import run_command
 from towernmt.checkpoint.checkpoint_files import checkpoint_steps
 from towernmt.cli.main import main
@@ -18,17 +18,14 @@ from towernmt.run.directory import RunDirectory
 pytestmark = pytest.mark.thorough
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "monolingual-text.md"
-SMALL = ("train.steps=40 train.precision=float32 model.hidden_size=32 model.filter_size=64 model.heads=2 "
-         "model.encoder_layers=1 model.decoder_layers=1 search.beam_size=2 optimizer.learning_rate=0.01 "
-         "data.batch_tokens=512 schedule.warmup_steps=10 optimizer.name=adam")
+SMALL = f"train.steps=40 schedule.warmup_steps=10 {SMALL_MODEL}"
 
 
 def write_files() -> None:
     """Write the files of the page, in a toy language whose words are spelled backwards."""
     chance = random.Random(3)
-    words = [first + second for first in "bdfgkl" for second in "aeio"]
     for name, count in (("train", 200), ("valid", 10), ("test", 5), ("news", 60)):
-        lines = [" ".join(chance.choices(words, k=chance.randint(3, 6))) for _ in range(count)]
+        lines = [" ".join(words) for words in random_lines(chance, count)]
         Path(f"{name}.de").write_text("".join(f"{line}\n" for line in lines))
         Path(f"{name}.en").write_text("".join(f"{line[::-1]}\n" for line in lines))
 

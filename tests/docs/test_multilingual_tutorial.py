@@ -5,33 +5,29 @@ from __future__ import annotations
 import io
 import json
 import random
-import re
 import shlex
 import sys
 from pathlib import Path
 
 import pytest
 
-from towernmt.cli.main import main
-from towernmt.core.tf_compat import tf
+from tests.manual_pages import SMALL_MODEL, code_blocks, random_lines, shell_lines
+from tests.run_command import run_command
 from towernmt.evaluate.metrics import corpus_scores
 
 pytestmark = pytest.mark.thorough
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "multilingual.md"
-SMALL = ("train.steps=150 train.precision=float32 model.hidden_size=32 model.filter_size=64 model.heads=2 "
-         "model.encoder_layers=1 model.decoder_layers=1 search.beam_size=2 optimizer.learning_rate=0.01 "
-         "data.batch_tokens=512 schedule.warmup_steps=20 optimizer.name=adam validation.steps=50")
+SMALL = f"train.steps=150 schedule.warmup_steps=20 validation.steps=50 {SMALL_MODEL}"
 
 
 def write_files() -> None:
     """Write the files of the page, in toy languages: German words are spelled backwards, Finnish ones end with -nen."""
     chance = random.Random(3)
-    words = [first + second for first in "bdfgkl" for second in "aeio"]
     for language in ("de", "fi"):
         Path(language).mkdir()
         for name, count in (("train", 300), ("valid", 10), ("test", 20)):
-            lines = [chance.choices(words, k=chance.randint(3, 6)) for _ in range(count)]
+            lines = random_lines(chance, count)
             targets = [[word[::-1] if language == "de" else f"{word}nen" for word in line] for line in lines]
             for side, text in (("en", lines), (language, targets)):
                 Path(language, f"{name}.{side}").write_text("".join(f"{' '.join(line)}\n" for line in text))
@@ -42,16 +38,14 @@ def test_the_commands_of_the_page_translate_into_each_language(
     monkeypatch.chdir(tmp_path)
     write_files()
     page = PAGE.read_text(encoding="utf-8")
-    Path("corpora.yaml").write_text(re.findall(r"^```yaml\n(.*?)^```", page, re.M | re.S)[0])
+    Path("corpora.yaml").write_text(code_blocks(page, "yaml")[0])
     Path("test.en").write_text(Path("fi/test.en").read_text())
-    blocks = re.findall(r"^```sh\n(.*?)^```", page, re.M | re.S)
-    commands = [line for block in blocks[:2] for line in block.replace("\\\n", " ").splitlines()]
+    commands = shell_lines(page)
     assert [shlex.split(line)[1] for line in commands[:4]] == ["prepare", "train", "translate", "evaluate"]
     for line in commands[:4]:
         small = line.replace("train.minutes=30", SMALL).replace("--output data", "--vocab-kind word --output data")
-        with tf.Graph().as_default():
-            assert main(shlex.split(small)[1:]) == 0, line
-    assert re.search(r"chrF", capsys.readouterr().out)
+        assert run_command(*shlex.split(small)[1:]) == 0, line
+    assert "chrF" in capsys.readouterr().out
     finnish = Path("test.fi").read_text().splitlines()
     expected = Path("fi/test.fi").read_text().splitlines()
     lines = Path("test.en").read_text().splitlines()
@@ -62,7 +56,6 @@ def test_the_commands_of_the_page_translate_into_each_language(
     request = json.loads(shlex.split(text)[1])
     request["text"] = "ba de"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(json.dumps(request).encode() + b"\n")))
-    with tf.Graph().as_default():
-        assert main(shlex.split(command)[1:]) == 0
+    assert run_command(*shlex.split(command)[1:]) == 0
     words = json.loads(capsys.readouterr().out)["translation"].split()
     assert words and not any(word.endswith("nen") for word in words)

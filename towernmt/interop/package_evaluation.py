@@ -12,6 +12,7 @@ from typing import Any
 
 from towernmt.checkpoint.packaged_run import PackagedRun
 from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.text.clean_text import with_tag
 from towernmt.dataflow.text.validation_set import check_has_text
 from towernmt.evaluate.metrics import corpus_scores
 from towernmt.interop.ctranslate2_engine import CTranslate2Scorer, CTranslate2Translator
@@ -116,8 +117,8 @@ def evaluate_package(package: Path, trained: TrainedModel, contents: PackageCont
     scores += _translation_scores(int8_translations, tests, target_language, "this package, CTranslate2 in int8",
                                   int8_translator)
     float32_results, int8_results = (
-        [TextResult(lines, mean_reference_log_prob(scorer, _prefixed(run, test.source), test.reference,
-                                                   int8_scorer.max_length))
+        [TextResult(lines, mean_reference_log_prob(scorer, [with_tag(run.source_prefix, line) for line in test.source],
+                                                   test.reference, int8_scorer.max_length))
          for test, lines in zip(tests, texts, strict=True)]
         for scorer, texts in ((Scorer(run, device="cpu"), translations), (int8_scorer, int8_translations)))
     losses = [int8_loss(float32, int8, [test.reference], target_language)
@@ -130,11 +131,6 @@ def evaluate_package(package: Path, trained: TrainedModel, contents: PackageCont
         "bleu_loss": max(loss.bleu for loss in losses), "default_on_processors": default == INT8,
         "losses": [{"test": test.name, **dataclasses.asdict(loss)}
                    for test, loss in zip(tests, losses, strict=True)]}}
-
-
-def _prefixed(run: PackagedRun, lines: Sequence[str]) -> list[str]:
-    """Return source lines after the source prefix of a package."""
-    return [f"{run.source_prefix} {line}" if run.source_prefix and line.strip() else line for line in lines]
 
 
 def _open_in_int8(trained: TrainedModel, run: PackagedRun, search: SearchSettings, directory: Path

@@ -23,7 +23,7 @@ from towernmt.dataflow.batches.training_data import TrainingData, is_prepared, w
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.prepared_data import open_prepared
-from towernmt.dataflow.text.clean_text import clean
+from towernmt.dataflow.text.clean_text import clean, with_tag
 from towernmt.dataflow.text.text_lines import read_lines
 from towernmt.dataflow.text.validation_set import ValidationFiles, ValidationSet, read_lines_of_set
 from towernmt.interop.model_card import CardText
@@ -226,11 +226,10 @@ def _short_hash(content: Any) -> str:
 def _prepare_corrections(job: AdaptationJob, splits: Mapping[str, Sequence[Correction]],
                          directory: Path) -> TrainingData:
     """Prepare the corrections for training and validation in a directory, with the vocabularies of the model."""
-    model, prefix = job.model, f"{job.card.source_prefix} ".lstrip()
+    model, tags = job.model, {"source": job.card.source_prefix, "target": ""}
     for name in ("train", "valid"):
-        for side, lines in zip(("source", "target"), zip(*splits[name], strict=True), strict=True):
-            before = prefix if side == "source" else ""
-            write_text(directory / f"{name}.{side}", "".join(f"{before}{line}\n" for line in lines))
+        for (side, tag), lines in zip(tags.items(), zip(*splits[name], strict=True), strict=True):
+            write_text(directory / f"{name}.{side}", "".join(f"{with_tag(tag, line)}\n" for line in lines))
     settings = PrepareSettings(
         source=str(directory / "train.source"), target=str(directory / "train.target"), valid_name=["corrections"],
         valid_source=str(directory / "valid.source"), valid_target=str(directory / "valid.target"),

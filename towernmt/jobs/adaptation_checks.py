@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towernmt.core.errors import DataError
+from towernmt.dataflow.text.clean_text import with_tag
 from towernmt.dataflow.text.validation_set import ValidationSet
 from towernmt.jobs.corrections import MIN_CORRECTIONS, Correction
 from towernmt.predict.scorer import Scorer
@@ -52,7 +53,7 @@ def check_pairs(model: StartingModel, source_prefix: str, texts: Mapping[str, Se
         if not text:
             raise DataError(f"{name} has no pair with text on both sides: pass sources with their translations.")
         sources, targets = ([pair[side] for pair in text[:MAX_CHECKED_PAIRS]] for side in (0, 1))
-        prefixed = [f"{source_prefix} {source}" if source_prefix else source for source in sources]
+        prefixed = [with_tag(source_prefix, source) for source in sources]
         scored = score_targets(prefixed, targets)
         forward, backward = mean_log_prob(scored), mean_log_prob(score_targets(targets, sources))
         if backward > forward:

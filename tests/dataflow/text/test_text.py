@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from towernmt.core.errors import DataError
-from towernmt.dataflow.text.clean_text import clean, one_line
+from towernmt.dataflow.text.clean_text import clean, one_line, with_tag
 from towernmt.dataflow.text.text_index import scan_pair
 from towernmt.dataflow.text.text_lines import clean_lines, read_chunks, read_lines
 
@@ -203,3 +203,8 @@ def test_invisible_characters_and_compatibility_forms_do_not_reach_a_model(text:
                max_size=12))
 def test_cleaned_text_stays_as_it_is(text: str) -> None:
     assert clean(clean(text)) == clean(text) == " ".join(clean(text).split())
+
+
+def test_a_tag_is_added_to_sentences_with_text_alone() -> None:
+    assert [with_tag("<2de>", text) for text in ("A house", "", " ")] == ["<2de> A house", "", " "]
+    assert with_tag("", "A house") == "A house"

@@ -18,7 +18,7 @@ from towernmt.dataflow.preparation.corpus_statistics import describe_annotations
 from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.dataflow.sources.mixture import Ingredient
 from towernmt.dataflow.sources.source import Pair, Source
-from towernmt.dataflow.text.clean_text import clean
+from towernmt.dataflow.text.clean_text import clean, with_tag
 from towernmt.dataflow.text.pair_filters import DROP_REASONS, PairFilter
 from towernmt.dataflow.vocabulary.base import UNK, Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary, FactorError
@@ -119,8 +119,7 @@ class SourceInspector:
             known_hashes.update(hashes)
             repeated_sources.add([pair.source for pair in cleaned])
             report.repeated_sources, report.often = repeated_sources.count, repeated_sources.most_often(_EXAMPLES)
-            self._measure([Pair(f"{tag} {pair.source}", pair.target) if tag and pair.source else pair
-                           for pair in cleaned], report, unknown, tokens)
+            self._measure([Pair(with_tag(tag, pair.source), pair.target) for pair in cleaned], report, unknown, tokens)
             if error is not None:
                 raise error
             if not raw_pairs:

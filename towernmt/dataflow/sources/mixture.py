@@ -22,6 +22,7 @@ from towernmt.core.structured_files import Between, JSONError, Natural, typed_va
 from towernmt.core.world import current_world
 from towernmt.dataflow.sources.mixture_weights import WeightChange, WeightLog, check_weight, damaged_weights
 from towernmt.dataflow.sources.source import Cursor, Pair, Source
+from towernmt.dataflow.text.clean_text import with_tag
 
 T = TypeVar("T")
 
@@ -317,7 +318,7 @@ class MixtureReader:
             state["pairs"] += 1
             state["round"] += 1
             tag = ingredients[index].tag
-            pairs.append(Pair(f"{tag} {pair.source}", pair.target) if tag and pair.source.strip() else pair)
+            pairs.append(Pair(with_tag(tag, pair.source), pair.target) if tag else pair)
         return pairs
 
     def _next(self, index: int) -> tuple[Cursor, Pair] | None:

@@ -69,3 +69,8 @@ def split_tags(text: str) -> tuple[str, str]:
     tags = _LEADING_TAGS.match(text)
     end = tags.end() if tags else 0
     return text[:end], text[end:]
+
+
+def with_tag(tag: str, text: str) -> str:
+    """Return a source sentence after a tag, such as `<2de>`, and a space. Without tag or text, nothing is added."""
+    return f"{tag} {text}" if tag and text.strip() else text

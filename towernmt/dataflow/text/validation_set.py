@@ -11,7 +11,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.dataflow.text.clean_text import clean
+from towernmt.dataflow.text.clean_text import clean, with_tag
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,7 @@ class ValidationFiles:
 
     def source_sentence(self, line: str) -> str:
         """Return a line of the source file, cleaned, after the tag. A blank line gets no tag."""
-        sentence = clean(line)
-        return f"{self.tag} {sentence}" if self.tag and sentence else sentence
+        return with_tag(self.tag, clean(line))
 
 
 def named_sets(files: Sequence[ValidationFiles], origin: str) -> list[ValidationFiles]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from towernmt.core.errors import DataError, SettingsError, suggestion
-from towernmt.dataflow.text.clean_text import clean
+from towernmt.dataflow.text.clean_text import clean, with_tag
 from towernmt.dataflow.text.text_lines import clean_line, clean_lines
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import SEPARATOR
@@ -203,8 +203,7 @@ class LineRequest:
     @property
     def prefixed_text(self) -> str:
         """The source text after `LineOptions.source_prefix`."""
-        prefix = clean(self.options.source_prefix)
-        return f"{prefix} {self.text}" if prefix else self.text
+        return with_tag(clean(self.options.source_prefix), self.text)
 
 
 class TranslateRequests(Protocol):
