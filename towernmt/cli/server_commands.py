@@ -140,13 +140,14 @@ def _source_prefixes(assignments: Sequence[str]) -> dict[Direction, str]:
     """
     prefixes: dict[Direction, str] = {}
     for assignment in assignments:
-        direction, equals, prefix = assignment.partition("=")
+        text, equals, prefix = assignment.partition("=")
         if not equals or not prefix.strip():
             raise SettingsError(f"--source-prefix {assignment}: write the direction before the text, as in "
                                 "'en-de=<2de>'.")
-        if parse_direction(direction) in prefixes:
+        direction = parse_direction(text)
+        if direction in prefixes:
             raise SettingsError(f"--source-prefix {assignment}: this direction already has a prefix: leave one out.")
-        prefixes[parse_direction(direction)] = prefix
+        prefixes[direction] = prefix
     return prefixes
 
 
@@ -158,7 +159,7 @@ def _check_rates(args: argparse.Namespace) -> None:
     """
     for name, rate in (("--rate", args.rate), ("--rate-characters", args.rate_characters)):
         if not 0 <= rate < math.inf:
-            raise SettingsError(f"{name} {rate:g} must be a number from 0; 0 is no limit.")
+            raise SettingsError(f"{name} {rate:g} must be a number from 0 (0 for no limit).")
 
 
 def _origin(text: str) -> str:

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from towernmt.core.errors import DataError
 from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, SPECIAL_PIECES, UNK, Vocabulary
 from towernmt.dataflow.vocabulary.bpe_codes import BpeCodesVocabulary
+from towernmt.dataflow.vocabulary.sentencepiece_model import SPACE
 from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import SentencePieceVocabulary
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.interop.foreign_model import IMPOSSIBLE_LOGIT
 
 LANGUAGE = re.compile(r">>[^<>\s]+<<")
 """A word at the beginning of a source text that names the target language, as in multilingual models."""
-_SPACE = "\u2581"  # SentencePiece's mark of a space
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 2, 3, 4, 5      # SentencePiece.Type
 _LOWEST_SCORE = -1e9
 
@@ -95,7 +95,7 @@ class ForeignPieceModel:
 
 def language_names(pieces: Sequence[str], known: Collection[str]) -> dict[str, str]:
     """Map the words for target languages that no SentencePiece model contains to their pieces in towernmt."""
-    return {piece: f"{_SPACE}{piece}" for piece in pieces if LANGUAGE.fullmatch(piece) and piece not in known}
+    return {piece: f"{SPACE}{piece}" for piece in pieces if LANGUAGE.fullmatch(piece) and piece not in known}
 
 
 NO_ROW = -1

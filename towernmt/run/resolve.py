@@ -160,6 +160,7 @@ def _specified_settings(sources: SettingsSources) -> Settings:
             check_overrides_of_start(sources.start, settings, origin, values)
     else:
         settings = sources.base or default_settings(sources.model or "transformer", sources.preset)
+    saved = settings
     for origin, values in sources.overrides:
         for key in values:
             if key in VOCABULARY_SIZES:
@@ -169,7 +170,7 @@ def _specified_settings(sources: SettingsSources) -> Settings:
         settings = apply_overrides(settings, values, origin)
     if (sources.run is not None and not _is_new(sources.run)
             and not any("optimizer.learning_rate" in values for _, values in sources.overrides)):
-        _check_unit_of_rate(sources.run.settings(sources.model), settings)
+        _check_unit_of_rate(saved, settings)
     return settings
 
 

@@ -29,6 +29,7 @@ import regex  # type: ignore[import-untyped]
 from towernmt.core.errors import SettingsError, suggestion
 from towernmt.dataflow.text.clean_text import split_tags
 from towernmt.dataflow.text.letter_case import has_case, title_case, upper_case
+from towernmt.dataflow.text.word_segmentation import LETTERS
 
 TextPair = tuple[str, str]
 """Source and target of a sentence pair."""
@@ -36,7 +37,6 @@ _FINAL = re.compile(r"(?<![.!?…。！？])[.!?…。！？]+\s*$")
 """Final marks; the part before them makes the time linear in a long row of them."""
 # The words of Indian scripts have marks, which are not in the `\w` of `re`.
 _TOKEN = regex.compile(r"[\p{L}\p{N}][\p{L}\p{M}\p{N}]+")
-_WORD = regex.compile(r"[\p{L}\p{N}_][\p{L}\p{M}\p{N}_]*")
 _ROWS = {"": ("qwertyuiop", "asdfghjkl", "zxcvbnm"), "de": ("qwertzuiopü", "asdfghjklöä", "yxcvbnm"),
          "fr": ("azertyuiop", "qsdfghjklm", "wxcvbn")}
 _QUOTES = {'"': "“", "'": "’", "“": '"', "”": '"', "„": '"', "’": "'", "‘": "'", "«": '"', "»": '"'}
@@ -174,12 +174,12 @@ def with_span(text: str, span: str, where: str) -> str:
 def _spans(pair: PairText, draw: random.Random) -> None:
     """Replace a word that both sides have, such as a name or a number, or put the span at the end of both."""
     span = draw.choice(_SPANS)(draw)
-    source_counts, target_counts = (Counter(_WORD.findall(text)) for text in (pair.source, pair.target))
+    source_counts, target_counts = (Counter(LETTERS.findall(text)) for text in (pair.source, pair.target))
     shared = [word for word in dict.fromkeys(_TOKEN.findall(pair.source))
               if source_counts[word] == 1 == target_counts[word]]
     if shared:
         word = draw.choice(shared)
-        pair.source, pair.target = (_WORD.sub(lambda match: span if match[0] == word else match[0], text)
+        pair.source, pair.target = (LETTERS.sub(lambda match: span if match[0] == word else match[0], text)
                                     for text in (pair.source, pair.target))
         return
     where = draw.choice(("end", "before the full stop"))

@@ -27,6 +27,7 @@ from towernmt.core.errors import SettingsError
 from towernmt.core.settings import setting
 from towernmt.dataflow.text.clean_text import split_tags
 from towernmt.dataflow.text.language_codes import base_code, two_letter_code
+from towernmt.dataflow.text.word_segmentation import LETTERS
 
 TEXT_REASONS = {
     "identical sides": "both sides are the same text",
@@ -257,7 +258,6 @@ _BANDS, _ROWS = 6, 10  # finds half of the pairs of Jaccard similarity 0.8, 92 %
 KEYS_PER_PAIR = {"keep": 0, "exact": 1, "near": 1 + _BANDS}
 """Keys of a pair for each of DUPLICATES."""
 _MINHASH_SEED = 1
-_WORD = regex.compile(r"[\p{L}\p{N}_][\p{L}\p{M}\p{N}_]*")     # the `\w` of `re` lacks the marks of Indian scripts
 
 
 def duplicate_keys(pairs: Sequence[tuple[str, str]], kind: str) -> NDArray[np.uint64]:
@@ -299,7 +299,7 @@ def _band_keys(source: str, target: str) -> list[int]:
 
 
 def _shingles(side: bytes, text: str) -> list[bytes]:
-    words = ["", *_WORD.findall(text.casefold()), ""]
+    words = ["", *LETTERS.findall(text.casefold()), ""]
     return [side + f"{first} {second}".encode() for first, second in zip(words, words[1:], strict=False)]
 
 

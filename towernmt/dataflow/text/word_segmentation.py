@@ -19,6 +19,8 @@ import regex  # type: ignore[import-untyped]
 
 from towernmt.dataflow.text.clean_text import clean
 
+LETTERS = regex.compile(r"[\p{L}\p{N}_][\p{L}\p{M}\p{N}_]*")
+"""A run of letters with their marks, digits and underscores. The `\\w+` of `re` lacks the marks of Indian scripts."""
 _UNSPACED = r"\p{Han}\p{Hiragana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 """Scripts in which a word may begin after every syllable."""
 _PARTS_OF_SYLLABLES = "|".join((

@@ -11,10 +11,9 @@ from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.text.text_lines import read_lines
 from towernmt.dataflow.text.word_segmentation import begins_unspaced, case_forms, matching_form, without_points, words
 from towernmt.dataflow.vocabulary.base import Vocabulary
+from towernmt.dataflow.vocabulary.sentencepiece_model import SPACE
 
 _BEGINNING, _END = "<s>", "</s>"
-_MARK = "\u2581"
-"""SentencePiece's mark of a space."""
 
 
 class AnchoredPhrase(NamedTuple):
@@ -66,9 +65,9 @@ def phrase_ids(phrase: str, vocabulary: Vocabulary) -> list[int]:
 def _without_mark(ids: list[int], vocabulary: Vocabulary) -> list[int]:
     """Return the ids without the mark of a space, for scripts without spaces."""
     first_piece = vocabulary.id_to_piece(ids[0]) if ids else ""
-    if not first_piece.startswith(_MARK):
+    if not first_piece.startswith(SPACE):
         return ids
-    unmarked_piece = first_piece.removeprefix(_MARK)
+    unmarked_piece = first_piece.removeprefix(SPACE)
     pieces = [unmarked_piece] if vocabulary.piece_to_id(unmarked_piece) != vocabulary.unk_id else list(unmarked_piece)
     piece_ids = [vocabulary.piece_to_id(piece) for piece in pieces if piece]
     return ids if vocabulary.unk_id in piece_ids else [*piece_ids, *ids[1:]]

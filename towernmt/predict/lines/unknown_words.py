@@ -11,12 +11,12 @@ import numpy as np
 import regex  # type: ignore[import-untyped]
 
 from towernmt.dataflow.vocabulary.base import EOS, UNK, Vocabulary
+from towernmt.dataflow.vocabulary.sentencepiece_model import SPACE
 from towernmt.predict.lines.hypotheses import Hypothesis, TokenDetails, Translation, WordAlignment
 from towernmt.predict.lines.words_of_lines import NO_WORD, most_attended, word_weights
 from towernmt.predict.search.lexical_table import table_lines
 
-_SPACE = "\u2581"  # SentencePiece's mark of a space
-_MARKS = re.compile(f"^{_SPACE}|@@$")
+_MARKS = re.compile(f"^{SPACE}|@@$")
 _BARE_WORD = regex.compile(r"[\p{L}\p{N}_](?:.*[\p{L}\p{N}_])?\p{M}*")
 """A word without punctuation at its ends; a vowel sign at its end belongs to it."""
 
@@ -113,7 +113,7 @@ class UnknownWords:
                 continue
             if self._target.kind == "sentencepiece":    # a mark begins a word
                 piece = self._target.id_to_piece(ids[left if right == index else right])
-                is_joined = piece != _SPACE if right == index else not piece.startswith(_SPACE)
+                is_joined = piece != SPACE if right == index else not piece.startswith(SPACE)
             else:                                       # as in the source, if the tokens are in one word there
                 left_source, right_source = source_indices[left], source_indices[right]
                 is_joined = right_source == left_source + 1 and of_source[left_source] == of_source[right_source]

@@ -15,10 +15,10 @@ import numpy as np
 from towernmt.dataflow.text.word_segmentation import may_end_word
 from towernmt.dataflow.vocabulary.base import BOS, SPECIAL_PIECES, Vocabulary
 from towernmt.dataflow.vocabulary.bpe_codes import SEPARATOR
+from towernmt.dataflow.vocabulary.sentencepiece_model import SPACE
 
 SPACE_MARK = b"\xff"
 """A space in the text of tokens. It is not a byte of UTF-8, so that no character contains it."""
-_SPACE_OF_PIECES = "\u2581"
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
 
 
@@ -153,13 +153,13 @@ class Surfaces:
     @cached_property
     def _marks_first_word(self) -> bool:
         pieces = [self.vocabulary.id_to_piece(id) for id in islice(self.vocabulary.encode("a"), 1)]
-        return any(piece.startswith(_SPACE_OF_PIECES) for piece in pieces)
+        return any(piece.startswith(SPACE) for piece in pieces)
 
     def _write(self, piece: str) -> bytes:
         if self.marks_before:
             byte = _BYTE.fullmatch(piece)
             if byte is None:
-                return piece.encode().replace(_SPACE_OF_PIECES.encode(), SPACE_MARK)
+                return piece.encode().replace(SPACE.encode(), SPACE_MARK)
             return bytes([int(byte[1], 16)]).replace(SPACE_MARK, b"")
         if self.vocabulary.kind == "bpe-codes" and piece.endswith(SEPARATOR):
             return piece.removesuffix(SEPARATOR).encode()
