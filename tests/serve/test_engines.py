@@ -47,7 +47,7 @@ BROKEN = {
     "no call": ("    pass", "must be a class, or a function"),
     "alternatives that are a text": (f"    alternatives = '3'\n{GOOD}", "alternatives is '3'"),
     "no alternative": (f"    alternatives = 0\n{GOOD}", "alternatives is 0: it must be a whole number from 1"),
-    "aligns that is no flag": (f"    aligns = 'no'\n{GOOD}", "aligns is 'no': it must be True or False"),
+    "aligns that is not a flag": (f"    aligns = 'no'\n{GOOD}", "aligns is 'no': it must be True or False"),
     "one argument": ("    def __call__(self, lines): return []", "takes 2 positional arguments but 3 were given"),
     "an error": ("    def __call__(self, lines, options): return 1 / 0", "ZeroDivisionError: division by zero"),
     "a text": ("    def __call__(self, lines, options): return 'abc'", "a value of the type str"),

@@ -101,11 +101,11 @@ TABLE: dict[str, tuple[list[bytes | Drip], int, str]] = {
     "chunks that never end": ([post(b"5\r\n{\"q\":", "Transfer-Encoding: chunked")], 408, "did not come within"),
     # broken
     "no HTTP": ([b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n"], 400, "Invalid HTTP"),
-    "a line that is no request": ([b"HELLO\r\n\r\n"], 400, "Invalid HTTP"),
+    "a line that is not a request": ([b"HELLO\r\n\r\n"], 400, "Invalid HTTP"),
     "no Host": ([b"GET /health HTTP/1.1\r\n\r\n"], 400, "Invalid HTTP"),
     "two lengths": ([post(GOOD, "Content-Length: 5")], 400, "Invalid HTTP"),
     "a length below zero": ([post(GOOD, length=-1)], 400, "Invalid HTTP"),
-    "a length that is no number": ([post(b"", "Content-Length: many")], 400, "Invalid HTTP"),
+    "a length that is not a number": ([post(b"", "Content-Length: many")], 400, "Invalid HTTP"),
     "a length and chunks": ([post(GOOD, "Transfer-Encoding: chunked", "Content-Length: 5")], 408, "come within"),
     "an encoding that nobody knows": ([post(GOOD, "Transfer-Encoding: zip")], 400, "Invalid HTTP"),
     "a chunk without a size": ([post(b"zz\r\nab\r\n0\r\n\r\n", "Transfer-Encoding: chunked")], CLOSED, ""),

@@ -121,5 +121,5 @@ def _names_file(text: str) -> bool:
     """Return whether a text is the path of a file or of a pipe, such as `/dev/fd/63` of `<(...)` in a shell."""
     try:
         return Path(text).exists() and not Path(text).is_dir()
-    except OSError:     # the text is no valid file name
+    except OSError:     # the text is not a valid file name
         return False

@@ -54,7 +54,7 @@ class OutputDirectory:
         self.directory = Path(directory)
         self.stage = self.directory / STAGE
         self._keep = self._keep_after_errors = False
-        # Of another process, which this one has neither resumed nor replaced; unknown before the lock is held.
+        # Whether there may be work of another process that this one has neither resumed nor replaced.
         self._has_earlier_work = True
         self._overwrite, self._report = overwrite, report
         self._new_directories: list[Path] = []

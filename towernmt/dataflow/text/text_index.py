@@ -188,7 +188,7 @@ class TextIndex:
         """
         if state_of(self.summary.path) == self.state:
             return
-        scan = Scan(self.summary.path)      # another time of modification is no proof of other content
+        scan = Scan(self.summary.path)      # the same content may have a new time of modification
         for chunk in read_chunks(self.summary.path):
             scan.add(chunk)
         if scan.summary() != self.summary:

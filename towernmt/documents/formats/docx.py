@@ -184,7 +184,7 @@ def open_docx(content: bytes) -> OfficeDocument:
 
 
 _CONTENT_TYPES = "[Content_Types].xml"
-"""The member with the types of the others: by name, and for names that it does not list, by suffix."""
+"""The member that gives the type of each member: by name, and for names that it does not list, by suffix."""
 
 
 def _members_with_text(archive: Archive) -> list[str]:

@@ -207,7 +207,7 @@ class TokenDetails(_DetailFields):
     def of_changed_text(self, text: str) -> TokenDetails:
         """Return the details by the words of the translation after a change of its text.
 
-        A word that becomes several words is aligned by its first one. Of several words that become one, the first one
+        A word that becomes several words is aligned by its first one. If several words become one, the first one
         determines the alignment.
         """
         alignment, words = self.alignment, text.split()

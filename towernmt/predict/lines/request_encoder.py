@@ -198,7 +198,7 @@ class RequestEncoder:
         """Return the tags of the source prefix that the source vocabulary divides into several tokens.
 
         `towernmt prepare` makes each tag of a `corpora.yaml` a single token, so the model was not trained with these
-        tags. A word of letters is no tag.
+        tags. A word of letters is not a tag.
         """
         if self._source.streams > 1:
             return []

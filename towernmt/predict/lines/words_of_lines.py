@@ -31,7 +31,7 @@ _FACTORED_CUTS = [
 
 _SENTENCE_END = re.compile(r"(?<=[^\W\d_]{2})(?<![IVXL]{2})[.!?…]+[\"'“”‘’»«)\]]*\s+"
                            r"(?=[\"'„“‚‘»«(\[]*[^\W\d_a-zß-ÿ])|[。！？](?=.)")
-"""The end of a sentence before another one. It follows a word of two letters or more, but no Roman numeral."""
+"""The end of a sentence before another one. It follows a word of two letters or more that is not a Roman numeral."""
 
 
 _WORD = re.compile(r"\S+")
