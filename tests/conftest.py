@@ -29,6 +29,8 @@ hypothesis.settings.load_profile("fixed")
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+# Programs that tests start import `towernmt` and `tests` from any working directory.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
 
 # Under nohup, or in the background of a script, these signals are ignored, and programs that tests start would inherit
 # that. A program does not inherit a handler.

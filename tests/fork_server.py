@@ -75,8 +75,7 @@ class ForkServer:
 
     def __init__(self, hash_seed: int) -> None:
         self._connection, theirs = socket.socketpair()
-        environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONUNBUFFERED": "1",
-                       "PYTHONPATH": str(Path(__file__).parents[1])}
+        environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONUNBUFFERED": "1"}
         environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
         # Pipes like those of a child, because Python checks only once whether its standard streams are seekable.
         self._server = subprocess.Popen([sys.executable, __file__, str(theirs.fileno())], env=environment,

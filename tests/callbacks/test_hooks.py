@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -312,7 +311,7 @@ def test_callbacks_of_one_hook_that_feed_the_same_tensor_are_refused_by_name(gra
 @pytest.mark.thorough
 def test_the_example_fails_in_plain_tensorflow_and_works_with_separate_runs():
     done = subprocess.run([sys.executable, str(ROOT / "examples" / "hooks.py")], text=True, capture_output=True,
-                          timeout=PATIENCE, env={**os.environ, "PYTHONPATH": str(ROOT)})
+                          timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     lines = [line.strip() for line in done.stdout.splitlines() if not line.startswith("[")]
     assert lines[0] == "In plain TensorFlow:"

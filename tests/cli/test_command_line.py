@@ -83,7 +83,7 @@ def run_into_a_closed_pipe(*command: str) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
             [sys.executable, *command], stdout=writer, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
-            cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "LD_PRELOAD": ""}, timeout=PATIENCE, check=False)
+            cwd=ROOT, env={**os.environ, "LD_PRELOAD": ""}, timeout=PATIENCE, check=False)
     finally:
         os.close(writer)
 

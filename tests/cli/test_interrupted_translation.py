@@ -76,10 +76,9 @@ def begin(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
     def begin_with(lines: list[str], *options: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[str]:
         (tmp_path / "in").write_text("".join(f"{line}\n" for line in lines))
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
         started.append(subprocess.Popen(
             [sys.executable, "-c", PROGRAM, "translate", "--model", "none", "--input", "in", "--window", str(WINDOW),
-             *options], cwd=tmp_path, env=environment, stdout=stdout, stderr=subprocess.PIPE, text=True))
+             *options], cwd=tmp_path, stdout=stdout, stderr=subprocess.PIPE, text=True))
         return started[-1]
 
     yield begin_with

@@ -165,8 +165,7 @@ def test_the_commands_refuse_in_one_sentence_and_change_nothing(arguments, text,
 def test_standard_output_that_is_an_input_is_refused(text):
     command = [sys.executable, "-m", "towernmt", "rerank", "--mbr", "chrf", "--input", "text"]
     with text.open("ab") as output:
-        done = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True,
-                              env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])})
+        done = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1 and "standard output is the same file as --input text" in done.stderr
     assert text.read_text() == "ein Haus\n"
 
@@ -175,7 +174,7 @@ def shell(line: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     """Run a shell line in which `towernmt` is this package."""
     program = f"towernmt() {{ {sys.executable} -m towernmt \"$@\"; }}; {line}"
     return subprocess.run(["bash", "-c", program], cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True,
-                          text=True, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])})
+                          text=True)
 
 
 @pytest.mark.processes

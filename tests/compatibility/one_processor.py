@@ -6,9 +6,11 @@ import faulthandler
 import os
 import sys
 
-os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-faulthandler.dump_traceback_later(60, exit=True)
+from tests.waiting import PATIENCE
 
-from test_own_batches import INPUTS, TRAINERS, train  # noqa: E402 -- TensorFlow looks at the processors when imported
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+faulthandler.dump_traceback_later(0.8 * PATIENCE, exit=True)
+
+from tests.compatibility.test_own_batches import INPUTS, TRAINERS, train  # noqa: E402 -- after the processors are set
 
 print(len(train(TRAINERS[sys.argv[1]], INPUTS[sys.argv[2]]).losses), "steps")

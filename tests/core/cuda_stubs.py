@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
 COMPILER = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
 needs_compiler = pytest.mark.skipif(COMPILER is None or sys.platform != "linux", reason="needs a C compiler, on Linux")
 DRIVER = r"""
@@ -56,7 +55,7 @@ def build_stub(folder: Path, name: str, code: str = "") -> None:
 def run_with(code: str, libraries: Path, paths: Sequence[Path] = (), **variables: str) -> str:
     """Return the output of Python code that runs with a folder of shared libraries, module paths and variables."""
     environment = {name: value for name, value in os.environ.items() if name not in ("CUDA_VISIBLE_DEVICES",)}
-    environment |= {"LD_LIBRARY_PATH": str(libraries), "PYTHONPATH": os.pathsep.join(map(str, [ROOT, *paths])),
-                    "TF_CPP_MIN_LOG_LEVEL": "2", **variables}
+    environment |= {"LD_LIBRARY_PATH": str(libraries), "TF_CPP_MIN_LOG_LEVEL": "2",
+                    "PYTHONPATH": os.pathsep.join([os.environ["PYTHONPATH"], *map(str, paths)]), **variables}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     return done.stdout.strip()

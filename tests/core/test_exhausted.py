@@ -15,8 +15,6 @@ from tests.waiting import PATIENCE
 from towernmt.cli.main import main, run_command
 from towernmt.core.errors import exhausted_resource
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 def _raise(error: BaseException) -> Callable[[], int]:
     def command() -> int:
@@ -77,7 +75,7 @@ def test_inspect_prints_escapes_for_characters_that_the_locale_lacks(
         environment: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "pairs.tsv").write_text("你好\tΓειά\n", encoding="utf-8")
     done = subprocess.run([sys.executable, "-m", "towernmt", "inspect", "pairs.tsv"], cwd=tmp_path, capture_output=True,
-                          env={**os.environ, "PYTHONPATH": str(ROOT), **environment}, timeout=PATIENCE)
+                          env={**os.environ, **environment}, timeout=PATIENCE)
     assert done.returncode == 0 and b"Traceback" not in done.stderr
     assert ascii("你好").strip("'").encode() in done.stdout or "你好".encode() in done.stdout
 
@@ -85,6 +83,6 @@ def test_inspect_prints_escapes_for_characters_that_the_locale_lacks(
 @pytest.mark.processes
 def test_a_name_that_the_locale_cannot_read_is_one_sentence(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "towernmt", "inspect", "文.tsv"], cwd=tmp_path, capture_output=True,
-                          text=True, timeout=PATIENCE, env={**os.environ, "PYTHONPATH": str(ROOT), "LC_ALL": "C",
-                                                      "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"})
+                          text=True, timeout=PATIENCE,
+                          env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"})
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and "LC_ALL=C.UTF-8" in done.stderr

@@ -37,8 +37,9 @@ said.stepped = document.activeElement.querySelector("h3").textContent;
 sort.value = 0; query.value = "row 2 "; arrange(); document.querySelector(".attend").click();
 said.cells = [...document.querySelectorAll(".heat rect:not(.frame)")].map(cell => cell.getAttribute("fill-opacity"));
 document.querySelector(".attend").click(); said.closed = document.querySelector(".heat") === null;
-const begun = performance.now(); query.value = ""; sort.value = 2; arrange();
-said.milliseconds = performance.now() - begun;
+query.value = ""; sort.value = 2;
+said.milliseconds = Array.from({length: 5}, () => {
+    const begun = performance.now(); arrange(); return performance.now() - begun; });
 said.scripts = document.scripts.length; said.title = document.title; said.images = document.images.length;
 document.body.replaceChildren(JSON.stringify(said));
 </script>
@@ -66,5 +67,5 @@ def test_a_reader_sorts_filters_steps_and_looks_at_attention(tmp_path: Path) -> 
     assert observed["line"] == [1234] and observed["filtered"] == [8] and observed["text"] == evil
     assert observed["stepped"].startswith("line 60 ")           # past the first window
     assert observed["cells"] == ["1.000", "0.000"] and observed["closed"]
-    assert observed["milliseconds"] < 10_000     # a busy machine may need a second
+    assert min(observed["milliseconds"]) < 1000      # other processes may delay some of them
     assert (observed["title"], observed["images"], observed["scripts"]) == ("Title", 0, 3)

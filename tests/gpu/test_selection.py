@@ -47,7 +47,7 @@ def done(library: Path, tmp_path_factory: pytest.TempPathFactory, prepare_pairs:
     """Return the output of the program on a machine with four GPUs."""
     folder = tmp_path_factory.mktemp("selection")
     prepare_pairs(folder)
-    environment = fake_gpu.environment(library, 4, PYTHONPATH=str(Path(__file__).parents[2]))
+    environment = fake_gpu.environment(library, 4)
     return subprocess.run([sys.executable, "-c", PROGRAM], env=environment, cwd=folder, capture_output=True, text=True)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -28,7 +27,7 @@ def in_turn(*sources: list[str]) -> list[str]:
 
 def run_example(*arguments: str) -> list[str]:
     done = subprocess.run([sys.executable, str(ROOT / "examples" / "general_queue_runner.py"), *arguments], text=True,
-                          capture_output=True, timeout=PATIENCE, env={**os.environ, "PYTHONPATH": str(ROOT)})
+                          capture_output=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     return [line.strip() for line in done.stdout.splitlines() if "@queue_runner.py" not in line]  # its log
 

@@ -30,7 +30,6 @@ import pytest
 from tests.fork_server import ForkedProcess, ForkServer
 from tests.waiting import PATIENCE
 
-ROOT = Path(__file__).resolve().parents[2]
 RECORDED = Path(__file__).with_name("recorded_train.py")
 
 TINY_MODEL = ["model.hidden_size=32", "model.filter_size=64", "model.heads=2", "model.encoder_layers=1",
@@ -76,7 +75,7 @@ class Process:
     """
 
     def __init__(self, command: Sequence[str | Path], directory: Path, server: ForkServer | None = None) -> None:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
         arguments = [*map(str, command)]
         self.popen: ForkedProcess | subprocess.Popen[bytes]

@@ -39,7 +39,7 @@ class ServerProcess:
         if not any(argument == "--model" for argument in arguments):
             command += ["--model", f"de-en={ECHO}"]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True,
-                                        env={**os.environ, "PYTHONPATH": str(HERE.parents[1]), **environment})
+                                        env={**os.environ, **environment})
         self.lines: list[dict[str, Any]] = []
         self._new: queue.Queue[dict[str, Any] | None] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()

@@ -7,7 +7,6 @@ Steps after the last checkpoint are lost with their process and repeated. The pa
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +17,6 @@ import pytest
 pytestmark = pytest.mark.processes
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
 
 
 @pytest.mark.parametrize("kind", ["mixture", "shards"])
@@ -30,8 +28,7 @@ def test_after_kills_at_random_moments_the_parameters_were_trained_on_each_pair_
     command = ["train", "--data", request.getfixturevalue(kind), "--logdir", logdir, "--set", *small,
                f"train.epochs={epochs}", "init.embeddings=random"]      # the counts begin with 0
     program = [sys.executable, HERE / "killed_trainer.py", kills, 7, report, "--", *command]
-    done = subprocess.run(list(map(str, program)), check=False,
-                          env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=3000)
+    done = subprocess.run(list(map(str, program)), check=False, capture_output=True, text=True, timeout=3000)
     assert done.returncode == 0, done.stdout + done.stderr
     lives = json.loads(report.read_text())
     last = json.loads((logdir / "checkpoints" / f"step-{last_step(logdir)}" / "state.json").read_text())

@@ -27,7 +27,7 @@ def command(run: Path, *options: str) -> list[str]:
 
 
 def started(run: Path, place: Path, *options: str) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[3])}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command(run, *options), cwd=place, stderr=subprocess.PIPE, env=environment)
 
 
