@@ -257,16 +257,25 @@ def test_a_run_ends_at_its_limit_of_epochs_with_every_batch_trained_on(train, tm
     ([], 50, "base", 512),
     (["--preset", "small"], 50, None, 256),
     (["--model", "rnnsearch"], 50, None, None),
+    (["--model", "transformer"], 50, "base", 512),
+    (["--model", "mine.py:Mine"], 50, "base", 512),
+    (["--model", "mine.py:Sized"], 50, None, 24),
     (["--set", "model.hidden_size=128"], 50, None, 128),            # the user sizes the model
     (["--set", "model.hidden_size=128"], 51, None, 128),            # also if the preset sets nothing
     (["--set", "model.label_smoothing=0.2"], 50, "base", 512),
     (["--set", "model.label_smoothing=0.2"], 51, "tiny", 256),
 ])
 def test_automatic_settings_have_the_preset_for_the_corpus_unless_the_user_sets_a_size(
-        arguments, many, preset, depth, train, monkeypatch):
+        arguments, many, preset, depth, train, monkeypatch, tmp_path):
     from towernmt.run import automatic_options as rule
     from towernmt.run import launch
 
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        "from dataclasses import dataclass\nfrom towernmt.models import Transformer, TransformerSettings\n\n"
+        "class Mine(Transformer):\n    pass\n\n"
+        "@dataclass(frozen=True)\nclass SizedSettings(TransformerSettings):\n    hidden_size: int = 24\n\n"
+        "class Sized(Transformer):\n    settings: SizedSettings\n    presets = {'mini': {}}\n")
     runs = []
     monkeypatch.setattr("towernmt.run.resolve.product_rates", lambda gpus: None)
     monkeypatch.setattr(rule, "LARGE_CORPUS", many)

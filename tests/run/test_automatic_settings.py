@@ -52,6 +52,54 @@ def test_what_is_set_stays_and_what_depends_on_it_follows():
     assert found["schedule.warmup_steps"] < chosen(TATOEBA, train__minutes=30)["schedule.warmup_steps"]
 
 
+CUSTOM_MODELS = """
+import dataclasses
+
+from towernmt.core.tf_compat import tf1
+from towernmt.models import Transformer, TransformerSettings
+
+@dataclasses.dataclass(frozen=True)
+class WiderSettings(TransformerSettings):
+    gate: float = 1.0
+
+class Gated(Transformer):
+    settings: WiderSettings
+
+class Focal(Transformer):
+    def loss(self, logits, batch):
+        return 2.0 * super().loss(logits, batch)
+
+class Steepest(Transformer):
+    def optimizer(self):
+        return tf1.train.GradientDescentOptimizer(0.1)
+
+def make(settings: TransformerSettings):
+    return Transformer(settings)
+"""
+
+
+@pytest.mark.parametrize(("name", "different"), [
+    ("Gated", {"architecture": "mine.py:Gated", "model.gate": 1.0}),
+    ("Focal", {"architecture": "mine.py:Focal", "model.softmax_sample": 0.0})])
+def test_a_class_derived_from_the_transformer_is_trained_like_it_as_far_as_its_loss_allows(
+        tmp_path, monkeypatch, name, different):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(CUSTOM_MODELS)
+    for preset in ("mini", "base"):
+        expected = chosen(TATOEBA, preset=preset, train__minutes=30)
+        assert chosen(TATOEBA, f"mine.py:{name}", preset, train__minutes=30) == {**expected, **different}
+
+
+@pytest.mark.parametrize("name", ["Steepest", "make"])
+def test_a_model_with_its_own_optimizer_or_of_a_function_keeps_the_defaults_of_other_architectures(
+        tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(CUSTOM_MODELS)
+    found = chosen(TATOEBA, f"mine.py:{name}", train__minutes=30)
+    assert (found["optimizer.name"], found["optimizer.learning_rate"], found["init.embeddings"]) == (
+        "adam", default_settings().optimizer.learning_rate, "random")
+
+
 @pytest.mark.parametrize(("at", "precision"), [
     (TATOEBA, "bfloat16"),
     (dataclasses.replace(TATOEBA, rates=SLOW), "float32"),

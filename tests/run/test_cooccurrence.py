@@ -181,16 +181,31 @@ def test_cross_attention_begins_as_a_mean_of_the_source_vectors_that_it_attends_
         np.testing.assert_array_equal(after[kernel.op.name], after[kernel.op.name.removesuffix(AVERAGE_SUFFIX)])
 
 
-def test_a_model_without_tables_keeps_its_values(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("name", ["kernel", "target_embedding"])
+def test_a_model_without_tables_of_the_vocabulary_keeps_its_values(
+        name: str, caplog: pytest.LogCaptureFixture) -> None:
     data: Any = Data(drawn(9, 18, 18), (18, 18), True)
     with tf1.Graph().as_default(), tf1.Session() as session:
-        kernel = tf1.get_variable("kernel", [2, 2], initializer=tf1.ones_initializer())
+        variable = tf1.get_variable(name, [2, 2], initializer=tf1.ones_initializer())
         init = CooccurrenceEmbeddings(data, 1)
         init._setup_graph()
-        session.run(kernel.initializer)
+        session.run(variable.initializer)
         init._run_init(session)
-        assert session.run(kernel).tolist() == [[1, 1], [1, 1]]
+        assert session.run(variable).tolist() == [[1, 1], [1, 1]]
     assert "the model has no embedding table" in caplog.text
+
+
+def test_a_cross_attention_of_a_custom_model_with_other_shapes_keeps_its_values() -> None:
+    data: Any = Data(drawn(9, 18, 18), (18, 18), True)
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        tf1.get_variable("embedding", [18, 8], initializer=tf1.zeros_initializer())
+        kernels = [tf1.get_variable(f"source_attention/{name}/kernel", shape, initializer=tf1.ones_initializer())
+                   for name, shape in (("kv", [8, 8]), ("output", [8, 8]))]      # as of a grouped attention
+        init = CooccurrenceEmbeddings(data, 1)
+        init._setup_graph()
+        session.run(tf1.global_variables_initializer())
+        init._run_init(session)
+        assert all((session.run(kernel) == 1).all() for kernel in kernels)
 
 
 def test_what_cannot_be_counted_is_refused() -> None:

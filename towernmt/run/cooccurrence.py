@@ -240,6 +240,12 @@ def _normalised(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > _MIN_LENGTH)
 
 
+def _are_values_and_output(keys_and_values: Variable, output: Variable) -> bool:
+    """Return whether the kernels have the shapes of a Transformer; those of a custom model may differ."""
+    depth = output.shape[0]
+    return bool(output.shape == [depth, depth] and keys_and_values.shape == [depth, 2 * depth])
+
+
 class CooccurrenceEmbeddings(SessionInit):
     """A tensorpack `SessionInit` that sets the embedding tables to vectors of co-occurrence.
 
@@ -258,15 +264,17 @@ class CooccurrenceEmbeddings(SessionInit):
 
     def _setup_graph(self) -> None:
         averaged, weights = averages(), {v.op.name: v for v in tf1.trainable_variables()}
+        sizes = {"source": self._data.source_vocabulary.size, "target": self._data.target_vocabulary.size}
         tables = [(v, TABLES[last]) for v in weights.values()
-                  if (last := v.op.name.split("/")[-1]) in TABLES and v.shape.rank == 2]
+                  if (last := v.op.name.split("/")[-1]) in TABLES and v.shape.rank == 2
+                  and v.shape[0] == sizes[TABLES[last]]]
         if not tables:       # of a custom model
-            logger.warning("init.embeddings=cooccurrence: the model has no embedding table with one of the names "
-                           f"{', '.join(TABLES)}, so its parameters begin with their usual values.")
+            logger.warning("init.embeddings=cooccurrence: the model has no embedding table [vocabulary, depth] with "
+                           f"one of the names {', '.join(TABLES)}, so its parameters begin with their usual values.")
         self._tables = [*tables, *((averaged[v.op.name], side) for v, side in tables if v.op.name in averaged)]
         for name in weights if tables else ():
             output = name.removesuffix(VALUES) + OUTPUT
-            if name.endswith(VALUES) and output in weights:
+            if name.endswith(VALUES) and output in weights and _are_values_and_output(weights[name], weights[output]):
                 self._attentions.append([(variables[name], variables[output])
                                          for variables in (weights, averaged) if name in variables])
 

@@ -20,7 +20,7 @@ from towernmt.models.architectures import settings_and_presets
 from towernmt.run.automatic_options import PROPOSED_PRESETS, automatic_towers, proposed_preset
 from towernmt.run.automatic_settings import AUTOMATIC_SETTINGS_FILE, apply_automatic_settings
 from towernmt.run.product_rates import product_rates
-from towernmt.run.rules.automatic_value import AutomaticSetting
+from towernmt.run.rules.automatic_value import AutomaticSetting, is_transformer
 from towernmt.run.rules.batch_rules import batch
 from towernmt.run.run_settings import VOCABULARY_SIZES, Settings, affects_training_only, default_settings
 from towernmt.run.started_run import (
@@ -257,15 +257,19 @@ def _specified_keys(sources: SettingsSources, settings: Settings) -> set[str]:
 
 def _proposed_preset(sources: SettingsSources, data: TrainingData, settings: Settings, specified: set[str],
                      conditions: TrainingConditions) -> AutomaticSetting | None:
-    """Return the preset for prepared data; None if the user specifies the model, a preset or a size."""
+    """Return the preset for prepared data; None if the user specifies a preset or a size, or another architecture.
+
+    A custom class that is derived from `Transformer` gets one if it has all presets that can be proposed.
+    """
     from towernmt.dataflow.batches.mixed_data import MixedData
     from towernmt.dataflow.preparation.prepared_data import PreparedData
 
-    if sources.model or sources.preset or settings.init.checkpoint:
+    presets = settings_and_presets(settings.architecture)[1]
+    if sources.preset or settings.init.checkpoint or not (
+            is_transformer(settings) and presets.keys() >= {*PROPOSED_PRESETS}):
         return None
     if not isinstance(data, (PreparedData, MixedData)):
         return None
-    presets = settings_and_presets(settings.architecture)[1]
     if specified & {f"model.{name}" for preset in PROPOSED_PRESETS for name in presets[preset]}:
         return None
     tokens = conditions.tokens(apply_automatic_settings(settings, conditions, specified)[0])

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from towernmt.models.architectures import ARCHITECTURES, architecture
+from towernmt.models.model_location import is_findable
+from towernmt.models.model_settings import TransformerSettings
 from towernmt.run.run_settings import Settings
 from towernmt.run.training_conditions import TrainingConditions
 
@@ -36,6 +39,33 @@ FEW_PASSES = 6
 MANY_PASSES = 30
 """Number of passes over new pairs from which a trained model forgets much, although as many general pairs are mixed in:
 it did in 39 passes, and not in 19 (docs/notes/measurements.md, "A trained model in another domain")."""
+
+
+def is_transformer(settings: Settings) -> bool:
+    """Whether the model is a Transformer, or a custom class with its settings and without an optimizer of its own.
+
+    Classes that are derived from `Transformer` usually change little, so they get the same automatic settings. Then
+    the scores of both can be compared, too.
+    """
+    return isinstance(settings.model, TransformerSettings) and not overrides(
+        settings.architecture, "optimizer", "make_optimizer")
+
+
+def overrides(name: str, *attributes: str) -> bool:
+    """Return whether a custom model replaces one of these attributes of `NMTModel`; True if that is not known.
+
+    Args:
+        name: name of an architecture or of a custom model, see `Settings`.
+        attributes: names of methods or other attributes.
+    """
+    if name in ARCHITECTURES:
+        return False        # without TensorFlow
+    if not is_findable(name):
+        return True
+    from towernmt.models.interface import NMTModel
+
+    model = architecture(name).model        # a function that makes a model has none of the attributes
+    return any(getattr(model, each, ...) is not getattr(NMTModel, each) for each in attributes)
 
 
 def is_post_norm(settings: Settings) -> bool:

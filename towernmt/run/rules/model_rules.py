@@ -6,7 +6,14 @@ from collections.abc import Iterator
 
 from towernmt.core.settings import flatten
 from towernmt.models.model_location import find_location, is_findable
-from towernmt.run.rules.automatic_value import FEW_PASSES, AutomaticSetting, is_post_norm, updates_before_patience_ends
+from towernmt.run.rules.automatic_value import (
+    FEW_PASSES,
+    AutomaticSetting,
+    is_post_norm,
+    is_transformer,
+    overrides,
+    updates_before_patience_ends,
+)
 from towernmt.run.run_settings import VOCABULARY_SIZES, Settings, affects_training_only
 from towernmt.run.training_conditions import TrainingConditions
 
@@ -63,8 +70,8 @@ def new_model_of_muon(settings: Settings, conditions: TrainingConditions) -> Ite
 
 def _is_new_transformer_of_muon(settings: Settings) -> bool:
     """Return whether Muon trains a new pre-norm Transformer."""
-    return (settings.architecture == "transformer" and settings.optimizer.name == "muon"
-            and not settings.init.checkpoint and not is_post_norm(settings))
+    return (is_transformer(settings) and settings.optimizer.name == "muon" and not settings.init.checkpoint
+            and not is_post_norm(settings))
 
 
 LARGEST_UNTIED = 256
@@ -89,7 +96,7 @@ def initial_embeddings(settings: Settings, conditions: TrainingConditions) -> It
     Other architectures were not measured. Several processes may compute slightly different vectors, so they do not.
     """
     init = settings.init
-    if (settings.architecture == "transformer" and conditions.target_tokens is not None and conditions.processes == 1
+    if (is_transformer(settings) and conditions.target_tokens is not None and conditions.processes == 1
             and not (init.checkpoint or init.source_embeddings or init.target_embeddings)):
         yield AutomaticSetting("init.embeddings", "cooccurrence", "words then begin near their translations")
 
@@ -102,11 +109,12 @@ def softmax_sample(settings: Settings, conditions: TrainingConditions) -> Iterat
     """Compute the softmax of training batches on the CPU for a sample of the vocabulary.
 
     In the same minutes, `mini` made 1.2 times as many updates on Tatoeba, and the validation loss after each number of
-    updates was the same (docs/notes/defaults.md, "A sample of the softmax"). GPUs were not measured.
+    updates was the same (docs/notes/defaults.md, "A sample of the softmax"). GPUs were not measured. A custom loss
+    needs all logits.
     """
-    if (settings.architecture == "transformer" and not conditions.gpus and not settings.train.xla
-            and conditions.vocabulary >= SMALLEST_SAMPLED_VOCABULARY
-            and not getattr(settings.model, "r_drop_alpha", 0.0)):
+    if (is_transformer(settings) and not conditions.gpus and not settings.train.xla
+            and conditions.vocabulary >= SMALLEST_SAMPLED_VOCABULARY and not settings.model.r_drop_alpha
+            and not overrides(settings.architecture, "loss")):
         yield AutomaticSetting("model.softmax_sample", 0.15,
                                f"a softmax of all {conditions.vocabulary:,} tokens takes a large part of an update")
 

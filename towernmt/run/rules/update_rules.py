@@ -6,7 +6,13 @@ from collections.abc import Iterator
 
 from towernmt.callbacks.schedules import noam
 from towernmt.run.product_rates import FASTER
-from towernmt.run.rules.automatic_value import MANY_PASSES, AutomaticSetting, is_post_norm, round_down
+from towernmt.run.rules.automatic_value import (
+    MANY_PASSES,
+    AutomaticSetting,
+    is_post_norm,
+    is_transformer,
+    round_down,
+)
 from towernmt.run.run_settings import Settings, width_of_model
 from towernmt.run.training_conditions import TrainingConditions
 
@@ -37,7 +43,7 @@ def optimizer(settings: Settings, conditions: TrainingConditions) -> Iterator[Au
     on the device: on an H100, Muon has 0.8 to 0.9 of the speed of Adam. A model that is trained already keeps its Muon,
     see `initial_model` in `model_rules`.
     """
-    if settings.architecture == "transformer" and not settings.init.checkpoint and not is_post_norm(settings):
+    if is_transformer(settings) and not settings.init.checkpoint and not is_post_norm(settings):
         yield AutomaticSetting("optimizer.name", "muon", "it learns more from each batch of a Transformer")
 
 
@@ -63,7 +69,7 @@ def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterato
     """
     size, small_batches = getattr(settings.model, "hidden_size", 256), _has_small_batches(settings)
     rate, reason = settings.optimizer.learning_rate, "the model is new"
-    if settings.architecture == "transformer":
+    if is_transformer(settings):
         rate = (0.0015 if small_batches else 0.002) if size <= 256 else 0.0007 if size <= 512 else 0.0005
         reason = f"the Transformer has {size} hidden units{', and batches are small' if small_batches else ''}"
         if settings.optimizer.name == "muon" and size <= 256:
@@ -75,7 +81,7 @@ def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterato
         is_mixture = conditions.has_general_data and passes is not None and passes < MANY_PASSES and (
             settings.data.general_share <= 0.5)
         divisor: float = TRAINED_RATE_DIVISOR_OF_MUON if settings.optimizer.name == "muon" else TRAINED_RATE_DIVISOR
-        is_measured_with_adam = settings.architecture == "transformer" and size <= 256 and is_post_norm(settings)
+        is_measured_with_adam = is_transformer(settings) and size <= 256 and is_post_norm(settings)
         if is_mixture and (settings.optimizer.name == "muon" or is_measured_with_adam):
             divisor = TRAINED_RATE_DIVISOR_OF_MIXTURE
         reason = f"the model is trained: a new model would have {rate:g}, at which it would forget much"
@@ -83,7 +89,7 @@ def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterato
     is_noam = settings.schedule.name == noam.__name__
     if is_noam:
         rate, reason = _factor_of_noam(settings, rate), f"noam multiplies it, and its peak is then {rate:g}: {reason}"
-    if settings.architecture == "transformer" or settings.init.checkpoint or is_noam:
+    if is_transformer(settings) or settings.init.checkpoint or is_noam:
         yield AutomaticSetting("optimizer.learning_rate", rate, reason)
     yield AutomaticSetting("train.clip_norm", 1.0, "clipping limits the damage of a single bad batch")
 
