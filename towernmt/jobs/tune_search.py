@@ -215,6 +215,7 @@ def _callback(rows: dict[int, TrialRow], table: TrialTable, scheduler: Any, repo
 
     class Following(tune.Callback):
         def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+            rows[trial.config["number"]].reason = ""    # of an earlier search
             self._set_state(trial, RUNNING)
 
         def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: dict[str, Any],
