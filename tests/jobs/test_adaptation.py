@@ -26,7 +26,7 @@ from tests.waiting import PATIENCE
 from towernmt.checkpoint.packaged_run import PackagedRun
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.directories import DirectoryLock
-from towernmt.core.errors import DataError, DirectoryInUseError
+from towernmt.core.errors import DataError, DirectoryInUseError, SettingsError
 from towernmt.core.settings import apply_overrides
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
@@ -208,6 +208,19 @@ def test_a_test_set_on_which_hardly_any_loss_is_significant_is_refused(job: Adap
         f"--test {tmp_path}/test {tmp_path}/test has 99 sentences with a translation: pass at least 100 of the old "
         "domain, because on fewer, even a loss of several BLEU points may not be significant.")
     assert not job.work.exists()
+
+
+def test_an_output_that_would_replace_the_original_model_or_a_directory_is_refused(
+        job: AdaptationJob, tmp_path: Path) -> None:
+    original = tmp_path / "original.zip"
+    original.write_bytes(b"package")
+    (tmp_path / "link.zip").symlink_to(original)
+    job.model.name = str(original)
+    for output, problem in ((original, "is the file of --model"), (tmp_path / "link.zip", "is the file of --model"),
+                            (tmp_path, "is a directory: pass the path of a file")):
+        with pytest.raises(SettingsError, match=f"--output {output} {problem}"):
+            adapt_model(replace(job, output=output), lambda line: None)
+    assert original.read_bytes() == b"package" and not job.work.exists()
 
 
 def test_corrected_sentences_do_not_count_in_the_test_set(job: AdaptationJob) -> None:
