@@ -143,10 +143,13 @@ class TrialRun:
         scalar: name of the score in the statistics of the run.
         working_directory: directory of the command, to which paths in arguments and settings are relative. If this
             machine lacks it, the training starts in the directory of this process.
+        processors: number of processors that the training may use; 0 for all.
     """
 
-    def __init__(self, directory: Path, arguments: Sequence[str], scalar: str, working_directory: Path) -> None:
+    def __init__(self, directory: Path, arguments: Sequence[str], scalar: str, working_directory: Path,
+                 processors: int = 0) -> None:
         self._directory, self._arguments, self._scalar = directory, list(arguments), scalar
+        self._processors = processors
         self._working_directory = working_directory if working_directory.is_dir() else None
         self._searched: tuple[int, int] | None = None       # time and size of the statistics without a new validation
         self._last = TrialReport(0, None)
@@ -190,7 +193,7 @@ class TrialRun:
         run.mkdir(parents=True, exist_ok=True)
         with (self._directory / OUTPUT).open("ab") as output:
             self._process = TrainingProcess(self._arguments, output, subprocess.STDOUT, waits_for=run,
-                                            directory=self._working_directory)
+                                            processors=self._processors, directory=self._working_directory)
 
     def _next_validation(self) -> TrialReport | None:
         """Return the first validation after the last one that was reported, or None."""
