@@ -396,6 +396,8 @@ def test_text_that_is_no_translation_is_one_clear_sentence(toy: Callable[[str], 
 class WordScorer:
     """A fake `Scorer`: a target of three tokens has -3 nats after its source in lower case, and -9 after another."""
 
+    source_vocabulary = SimpleNamespace(streams=1)
+
     def __init__(self, *_: object, **__: object) -> None:
         pass
 
@@ -434,6 +436,19 @@ def test_sources_have_the_source_prefix_where_the_model_reads_them(
     _prepare_corrections(tagged, {"train": [Correction("a", "A")], "valid": [Correction("b", "B")]}, tmp_path)
     texts = {name: (tmp_path / name).read_text() for name in ("train.source", "train.target", "valid.source")}
     assert texts == {"train.source": "<2de> a\n", "train.target": "A\n", "valid.source": "<2de> b\n"}
+
+
+def test_targets_are_not_scored_as_sources_of_a_model_with_source_factors(monkeypatch: pytest.MonkeyPatch) -> None:
+    class FactorScorer(WordScorer):
+        source_vocabulary = SimpleNamespace(streams=2)
+
+        def score(self, pairs: list[tuple[str, str]]) -> list[SimpleNamespace]:
+            assert all(source.endswith("|NOUN") for source, _ in pairs)
+            return super().score([(source.removesuffix("|NOUN"), target) for source, target in pairs])
+
+    monkeypatch.setattr(adaptation_checks, "Scorer", FactorScorer)
+    model: Any = SimpleNamespace(run=None, checkpoint=None, name="m")
+    check_pairs(model, "", {"text": [(f"word{number}|NOUN", f"WORD{number}") for number in range(30)]})
 
 
 def test_a_text_without_pairs_is_one_clear_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
