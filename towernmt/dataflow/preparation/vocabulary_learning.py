@@ -47,9 +47,10 @@ def check_vocabularies(settings: PrepareSettings) -> None:
             raise DataError(f"{path}: cannot read the vocabulary ({error.strerror}). "
                             f"{remedy(error, 'Check the path.')}") from error
     sides = learned_sides(settings)
-    all_files = all(files_by_side(settings, bool(settings.shared_vocab)).values())
-    # Of codes without the list of their subwords, the list is learned, and so are the values of factors.
-    unused = () if not all_files else _SEGMENTATION_SETTINGS if sides or settings.factors else _LEARNING_SETTINGS
+    unused: tuple[str, ...] = ()
+    if all(files_by_side(settings, bool(settings.shared_vocab)).values()):
+        # Of codes without the list of their subwords, the list is learned, and so are the values of factors.
+        unused = _SEGMENTATION_SETTINGS if sides or settings.factors else _LEARNING_SETTINGS
     for name in unused:
         if getattr(settings, name) != getattr(PrepareSettings, name):
             option = f"--{name.replace('_', '-')}"
