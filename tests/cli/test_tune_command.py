@@ -1,4 +1,4 @@
-"""`towernmt tune` without Ray: its exit status after a search."""
+"""`towernmt tune` without Ray: its exit status after a search, and its table after a resumed one."""
 
 from __future__ import annotations
 
