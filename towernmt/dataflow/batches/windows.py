@@ -268,7 +268,8 @@ class SampledWindows:
         target = of_target.resegment(block.target_ids, block.target_offsets, [*key, _TARGET], self._longest)
         sampled = PairBlock(source.ids, source.offsets, target.ids, target.offsets)
         if block.source_factors is not None:  # all subwords of a word have its factors
-            sampled = replace(sampled, source_factors=block.source_factors[:, np.repeat(source.begins, source.counts)])
+            words = np.repeat(source.begins, source.counts)
+            sampled = replace(sampled, source_factors=np.take(block.source_factors, words, axis=1))
         return sampled if block.links is None else _add_links(sampled, block, source, target)
 
     def _modified(self, block: PairBlock, modifiers: Modifiers, key: list[int]) -> PairBlock:
