@@ -26,7 +26,7 @@ from tests.waiting import PATIENCE
 from towernmt.checkpoint.packaged_run import PackagedRun
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.directories import DirectoryLock
-from towernmt.core.errors import DataError, DirectoryInUseError
+from towernmt.core.errors import DataError, DirectoryInUseError, SettingsError
 from towernmt.core.settings import apply_overrides
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
@@ -210,6 +210,19 @@ def test_a_test_set_on_which_hardly_any_loss_is_significant_is_refused(job: Adap
     assert not job.work.exists()
 
 
+def test_an_output_that_would_replace_the_original_model_or_a_directory_is_refused(
+        job: AdaptationJob, tmp_path: Path) -> None:
+    original = tmp_path / "original.zip"
+    original.write_bytes(b"package")
+    (tmp_path / "link.zip").symlink_to(original)
+    job.model.name = str(original)
+    for output, problem in ((original, "is the file of --model"), (tmp_path / "link.zip", "is the file of --model"),
+                            (tmp_path, "is a directory: pass the path of a file")):
+        with pytest.raises(SettingsError, match=f"--output {output} {problem}"):
+            adapt_model(replace(job, output=output), lambda line: None)
+    assert original.read_bytes() == b"package" and not job.work.exists()
+
+
 def test_corrected_sentences_do_not_count_in_the_test_set(job: AdaptationJob) -> None:
     splits = {"train": [Correction("a", "A")], "valid": [Correction("b", "B")], "test": [Correction("c", "C")]}
     sources = ["a", "b", "c", "", *(f"d{number}" for number in range(99))]
@@ -383,6 +396,8 @@ def test_text_that_is_no_translation_is_one_clear_sentence(toy: Callable[[str], 
 class WordScorer:
     """A fake `Scorer`: a target of three tokens has -3 nats after its source in lower case, and -9 after another."""
 
+    source_vocabulary = SimpleNamespace(streams=1)
+
     def __init__(self, *_: object, **__: object) -> None:
         pass
 
@@ -421,6 +436,19 @@ def test_sources_have_the_source_prefix_where_the_model_reads_them(
     _prepare_corrections(tagged, {"train": [Correction("a", "A")], "valid": [Correction("b", "B")]}, tmp_path)
     texts = {name: (tmp_path / name).read_text() for name in ("train.source", "train.target", "valid.source")}
     assert texts == {"train.source": "<2de> a\n", "train.target": "A\n", "valid.source": "<2de> b\n"}
+
+
+def test_targets_are_not_scored_as_sources_of_a_model_with_source_factors(monkeypatch: pytest.MonkeyPatch) -> None:
+    class FactorScorer(WordScorer):
+        source_vocabulary = SimpleNamespace(streams=2)
+
+        def score(self, pairs: list[tuple[str, str]]) -> list[SimpleNamespace]:
+            assert all(source.endswith("|NOUN") for source, _ in pairs)
+            return super().score([(source.removesuffix("|NOUN"), target) for source, target in pairs])
+
+    monkeypatch.setattr(adaptation_checks, "Scorer", FactorScorer)
+    model: Any = SimpleNamespace(run=None, checkpoint=None, name="m")
+    check_pairs(model, "", {"text": [(f"word{number}|NOUN", f"WORD{number}") for number in range(30)]})
 
 
 def test_a_text_without_pairs_is_one_clear_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

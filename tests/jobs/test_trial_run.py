@@ -122,6 +122,19 @@ def test_a_trial_has_as_many_processors_as_one_machine_can_give(
     assert trial_processors([Resources(*machine) for machine in machines], limits) == expected
 
 
+def test_a_training_uses_only_the_processors_of_its_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+    real = subprocess.Popen
+
+    def start(command: list[str], **others: object) -> subprocess.Popen[bytes]:
+        commands.append(command)
+        return real([sys.executable, "-S", "-c", "pass"], stdin=subprocess.PIPE)
+
+    monkeypatch.setattr(training_process.subprocess, "Popen", start)
+    assert TrialRun(tmp_path, ["train"], SCALAR, tmp_path, processors=3).next().ended
+    assert [command[-2:] for command in commands] == [["3", "train"]]
+
+
 def test_more_gpus_than_a_machine_has_are_one_clear_sentence() -> None:
     with pytest.raises(SettingsError) as caught:
         trial_processors([Resources(8, 1), Resources(4, 0)], SearchLimits(30, 10, gpus=2))

@@ -121,15 +121,18 @@ def _limits(options: argparse.Namespace, settings: Settings) -> SearchLimits:
 
 def _trials(options: argparse.Namespace, sources: SettingsSources, settings: Settings,
             points: list[dict[str, Any]], output: Path) -> tuple[TrialTable, list[Trial]]:
-    """Return the trials, and write the settings of each trial into its directory."""
+    """Return the trials with the results of earlier searches, and write the settings of each into its directory."""
     from towernmt.callbacks.validation_metrics import METRICS
     from towernmt.core.files import write_text
-    from towernmt.jobs.trials import SETTINGS, TrialRow, TrialTable, trial_run_directory
+    from towernmt.jobs.trials import SETTINGS, TrialRow, TrialTable, trial_run_directory, validations
     from towernmt.jobs.tune_search import Trial
     from towernmt.run.resolve import Overrides, resolve_settings
 
     table = TrialTable(METRICS[settings.validation.metric],
                        [TrialRow(number, point) for number, point in enumerate(points, 1)])
+    # A search that ends before it has reached a trial again keeps its row, and the best trial.
+    if (earlier := output / "trials.tsv").exists():
+        table.restore_states(earlier.read_text(encoding="utf-8"))
     trials = []
     for row in table.rows:
         directory = _directory(output, row)
@@ -147,6 +150,8 @@ def _trials(options: argparse.Namespace, sources: SettingsSources, settings: Set
             arguments += ["--vocabulary", _absolute_path(options.vocabulary)]
         if options.gpus:
             arguments += ["--gpu", ",".join(map(str, range(options.gpus)))]
+        for step, score in validations(directory, table.metric.scalar()):
+            table.add_score(row, step, score)
         trials.append(Trial(row, directory, arguments))
     return table, trials
 

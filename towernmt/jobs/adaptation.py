@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from towernmt.core.directories import DirectoryLock
+from towernmt.core.errors import SettingsError
 from towernmt.core.files import write_text
 from towernmt.core.settings import apply_overrides
 from towernmt.dataflow.batches.training_data import TrainingData, is_prepared, with_general_data
@@ -110,10 +111,11 @@ def adapt_model(job: AdaptationJob, report: Callable[[str], None]) -> Adaptation
         report: called with sentences for the user.
 
     Raises:
-        TowerNMTError: a file cannot be read, the corrections do not fit the model, the test set is too small, or a
-            setting is invalid.
+        TowerNMTError: a file cannot be read, the corrections do not fit the model, the test set is too small, a
+            setting is invalid, or `output` is a directory or the file of the model.
         DirectoryInUseError: another process adapts a model in `work`.
     """
+    _check_output(job)
     _resolve(job)       # refuses invalid settings before `work` is made
     direction, corrections = read_corrections(job.corrections, job.direction)
     splits = split_corrections(corrections, job.corrections)
@@ -125,6 +127,20 @@ def adapt_model(job: AdaptationJob, report: Callable[[str], None]) -> Adaptation
         check_pairs(job.model, job.card.source_prefix, {str(job.corrections): splits["train"], test_name: test_pairs})
     with DirectoryLock(job.work, "towernmt adapt"):
         return _train_and_compare(job, *_begin_or_resume(job, direction, corrections, report), test, report)
+
+
+def _check_output(job: AdaptationJob) -> None:
+    """Refuse an output that the package cannot replace, or must not.
+
+    Raises:
+        SettingsError: the output is a directory, or the file of the model to adapt.
+    """
+    if job.output.is_dir():
+        raise SettingsError(f"--output {job.output} is a directory: pass the path of a file for the package.")
+    model = Path(job.model.name)
+    if job.output.exists() and model.exists() and job.output.samefile(model):
+        raise SettingsError(f"--output {job.output} is the file of --model, which the adapted model would replace: "
+                            "pass another file, because each adaptation begins with the original model.")
 
 
 def _begin_or_resume(job: AdaptationJob, direction: str, corrections: Sequence[Correction],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -25,8 +26,8 @@ MIN_GAIN = 2.0
 def check_pairs(model: StartingModel, source_prefix: str, texts: Mapping[str, Sequence[tuple[str, str]]]) -> None:
     """Refuse texts of the opposite direction, and texts whose lines are no translations of each other.
 
-    The log-probabilities of targets by the model are compared with those of sources by targets, and with those of the
-    same targets after the sources of the next lines.
+    The log-probabilities of targets by the model are compared with those of sources by targets, unless sources have
+    factors, and with those of the same targets after the sources of the next lines.
 
     Args:
         model: the model to adapt.
@@ -55,7 +56,9 @@ def check_pairs(model: StartingModel, source_prefix: str, texts: Mapping[str, Se
         sources, targets = ([pair[side] for pair in text[:MAX_CHECKED_PAIRS]] for side in (0, 1))
         prefixed = [with_tag(source_prefix, source) for source in sources]
         scored = score_targets(prefixed, targets)
-        forward, backward = mean_log_prob(scored), mean_log_prob(score_targets(targets, sources))
+        forward, backward = mean_log_prob(scored), -math.inf
+        if scorer.source_vocabulary.streams == 1:   # targets have no source factors, so they cannot be sources
+            backward = mean_log_prob(score_targets(targets, sources))
         if backward > forward:
             raise DataError(f"{name}: {model.name} translates in the opposite direction: by its probabilities, the "
                             f"sources are translations of the targets ({backward:.2f} and {forward:.2f} nats per "

@@ -6,7 +6,7 @@ import json
 import math
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,6 +60,18 @@ class TrialTable:
             return
         if row.score is None or self.metric.at_least_as_good(score, row.score):
             row.score = score
+
+    def restore_states(self, tsv: str) -> None:
+        """Restore the states and the reasons of failures of an earlier search.
+
+        Args:
+            tsv: its table, see `as_tsv`.
+        """
+        rows = {str(row.number): row for row in self.rows}
+        for line in tsv.split("\n")[1:]:
+            cells = line.split("\t")
+            if len(cells) > 4 and cells[0] in rows and cells[3] in (FINISHED, STOPPED, FAILED, INTERRUPTED):
+                rows[cells[0]].state, rows[cells[0]].reason = cells[3], cells[-1]
 
     def ranked(self) -> list[TrialRow]:
         """Return the rows, the best first, failed trials and those without a score last."""
@@ -131,12 +143,14 @@ class TrialRun:
         scalar: name of the score in the statistics of the run.
         working_directory: directory of the command, to which paths in arguments and settings are relative. If this
             machine lacks it, the training starts in the directory of this process.
+        processors: number of processors that the training may use; 0 for all.
     """
 
-    def __init__(self, directory: Path, arguments: Sequence[str], scalar: str, working_directory: Path) -> None:
+    def __init__(self, directory: Path, arguments: Sequence[str], scalar: str, working_directory: Path,
+                 processors: int = 0) -> None:
         self._directory, self._arguments, self._scalar = directory, list(arguments), scalar
+        self._processors = processors
         self._working_directory = working_directory if working_directory.is_dir() else None
-        self._statistics = trial_run_directory(directory) / "log" / "stats.jsonl"
         self._searched: tuple[int, int] | None = None       # time and size of the statistics without a new validation
         self._last = TrialReport(0, None)
         self._process: TrainingProcess | None = None
@@ -179,22 +193,19 @@ class TrialRun:
         run.mkdir(parents=True, exist_ok=True)
         with (self._directory / OUTPUT).open("ab") as output:
             self._process = TrainingProcess(self._arguments, output, subprocess.STDOUT, waits_for=run,
-                                            directory=self._working_directory)
+                                            processors=self._processors, directory=self._working_directory)
 
     def _next_validation(self) -> TrialReport | None:
         """Return the first validation after the last one that was reported, or None."""
         try:
-            status = self._statistics.stat()
-            if (status.st_mtime_ns, status.st_size) == self._searched:
-                return None
-            text = self._statistics.read_text(encoding="utf-8")
+            status = _statistics(self._directory).stat()
         except FileNotFoundError:
             return None
-        for line in text[:text.rfind("\n") + 1].splitlines():
-            figures = json.loads(line)
-            if self._scalar in figures and figures["global_step"] > self._last.step:
-                score = figures[self._scalar]       # null if it is not finite
-                return TrialReport(figures["global_step"], math.nan if score is None else float(score))
+        if (status.st_mtime_ns, status.st_size) == self._searched:
+            return None
+        for step, score in validations(self._directory, self._scalar):
+            if step > self._last.step:
+                return TrialReport(step, score)
         self._searched = status.st_mtime_ns, status.st_size
         return None
 
@@ -206,6 +217,26 @@ class TrialRun:
             raise TrialKilled(f"signal {-status if status < 0 else status - 128}")
         reason = last_line(self._directory / OUTPUT) or f"it ended with status {status}"
         return self._last._replace(ended=True, reason=reason)
+
+
+def validations(trial: Path, scalar: str) -> Iterator[tuple[int, float]]:
+    """Yield the step and the score of each validation of a trial so far; a score that is not finite is NaN.
+
+    Args:
+        trial: directory of the trial.
+        scalar: name of the score in the statistics of its run.
+    """
+    file = _statistics(trial)
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    for line in text[:text.rfind("\n") + 1].splitlines():
+        figures = json.loads(line)
+        if scalar in figures:
+            score = figures[scalar]
+            yield figures["global_step"], math.nan if score is None else float(score)
+
+
+def _statistics(trial: Path) -> Path:
+    return trial_run_directory(trial) / "log" / "stats.jsonl"
 
 
 def last_line(file: Path) -> str:

@@ -101,7 +101,7 @@ def search(trials: Sequence[Trial], table: TrialTable, limits: SearchLimits, wor
 
     cpus = trial_processors(cluster_machines(), limits)
     arguments = {trial.row.number: (trial.directory, list(trial.arguments)) for trial in trials}
-    trainable = tune.with_resources(_trainable(arguments, table.metric.scalar(), Path.cwd()),
+    trainable = tune.with_resources(_trainable(arguments, table.metric.scalar(), Path.cwd(), cpus),
                                     {"cpu": cpus, "gpu": limits.gpus})
     scheduler = _scheduler(limits)
     rows = {trial.row.number: trial.row for trial in trials}
@@ -144,13 +144,14 @@ def trial_processors(machines: Sequence[Resources], limits: SearchLimits) -> int
     return max_worker_resources(machines, trials, limits.gpus).processors
 
 
-def _trainable(arguments: dict[int, tuple[Path, list[str]]], scalar: str, working_directory: Path) -> Any:
+def _trainable(arguments: dict[int, tuple[Path, list[str]]], scalar: str, working_directory: Path, processors: int
+               ) -> Any:
     """Return the class of Ray Tune's trials, each of which is one `TrialRun`."""
     from ray import tune
 
     class Training(tune.Trainable):
         def setup(self, config: dict[str, Any]) -> None:
-            self.trial = TrialRun(*arguments[config["number"]], scalar, working_directory)
+            self.trial = TrialRun(*arguments[config["number"]], scalar, working_directory, processors)
 
         def step(self) -> dict[str, Any]:
             report = self.trial.next(_STEP_SECONDS)
@@ -215,6 +216,7 @@ def _callback(rows: dict[int, TrialRow], table: TrialTable, scheduler: Any, repo
 
     class Following(tune.Callback):
         def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+            rows[trial.config["number"]].reason = ""    # of an earlier search
             self._set_state(trial, RUNNING)
 
         def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: dict[str, Any],

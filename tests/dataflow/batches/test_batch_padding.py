@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from towernmt.core.errors import DataError
 from towernmt.dataflow.batches.batch import make_batch
-from towernmt.dataflow.preparation.shards import PairBlock
+from towernmt.dataflow.preparation.shards import PairBlock, select_pairs
 
 Sentences = list[list[int]]
 
@@ -73,6 +73,13 @@ def test_factors_and_links_are_laid_out_as_a_loop_would(pairs: list[tuple[list[A
     assert len(make_batch(block, rows).arrays()) == 5
     with pytest.raises(DataError, match="prepare --alignments"):
         make_batch(block_of([[5]], np.uint16), np.arange(1), alignments=True)
+
+
+def test_pairs_with_several_factors_can_be_selected_and_then_padded() -> None:
+    ids, offsets = np.arange(4, 16, dtype=np.uint16), np.array([0, 2, 5, 12])
+    block = PairBlock(ids, offsets, ids, offsets, np.stack([ids + 100, ids + 200]))
+    batch = make_batch(select_pairs(block, np.array([2, 0, 1])), np.array([1]))
+    assert batch.source.tolist() == [[[4, 104, 204], [5, 105, 205], [2, 2, 2]]]
 
 
 @pytest.mark.parametrize("sentences", [[[]], [[], []], [[5], []], [[5, 6, 7], [8]]])

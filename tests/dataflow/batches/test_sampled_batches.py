@@ -42,7 +42,7 @@ PAIRS = Counter(zip(SOURCES, TARGETS, strict=True))
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a directory with `plain` data of three shards, and `annotated` data with factors and alignments."""
     directory = tmp_path_factory.mktemp("sampled")
-    factored = [" ".join(f"{word}|{TAGS[word]}" for word in text.split()) for text in SOURCES]
+    factored = [" ".join(f"{word}|{TAGS[word]}|{word[0]}" for word in text.split()) for text in SOURCES]
     links = [" ".join(f"{index}-{count - 1 - index}" for index in range(count)) for count in (
         len(text.split()) for text in SOURCES)]
     for name, lines in (("source", SOURCES), ("target", TARGETS), ("factored", factored), ("links", links)):
@@ -51,7 +51,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
              "vocab_kind": "bpe"}
     prepare(PrepareSettings(**sides, output=str(directory / "plain"), shard_pairs=100))
     prepare(PrepareSettings(**{**sides, "source": str(directory / "factored")}, output=str(directory / "annotated"),
-                            source_factors=1, alignments=str(directory / "links")))
+                            source_factors=2, alignments=str(directory / "links")))
     return directory
 
 
@@ -234,18 +234,19 @@ def words_of(ids: list[int], vocabulary: Vocabulary) -> list[int]:
 
 def test_pieces_that_are_drawn_have_the_factors_and_the_links_of_their_words(directory: Path) -> None:
     data = PreparedData(directory / "annotated")
-    factors = cast("Any", data.source_vocabulary).factors[0]
+    factors = cast("Any", data.source_vocabulary).factors
     read_pairs: Counter[tuple[str, str]] = Counter()
     longer = 0
     for _, batch in sampled(directory, 2, "annotated", alignments=True).read():
         assert batch.alignment is not None
         read_pairs.update(pairs_of(Batch(batch.source[:, :, 0], *batch.arrays()[1:5]), data))
-        for source, tags, target, links in zip(
-                rows(batch.source[:, :, 0], batch.source_length), rows(batch.source[:, :, 1], batch.source_length),
-                rows(batch.target, batch.target_length), batch.alignment, strict=True):
+        streams = [rows(batch.source[:, :, stream], batch.source_length) for stream in range(3)]
+        for source, tags, letters, target, links in zip(
+                *streams, rows(batch.target, batch.target_length), batch.alignment, strict=True):
             words = data.source_vocabulary.decode(source).split()
             word_indices = words_of(source, data.source_vocabulary), words_of(target, data.target_vocabulary)
-            assert tags == [factors.piece_to_id(TAGS[words[word]]) for word in word_indices[0]]
+            assert tags == [factors[0].piece_to_id(TAGS[words[word]]) for word in word_indices[0]]
+            assert letters == [factors[1].piece_to_id(words[word][0]) for word in word_indices[0]]
             expected = np.zeros(links.shape, np.uint8)
             for row, target_word in enumerate(word_indices[1]):
                 for column, word in enumerate(word_indices[0]):

@@ -118,6 +118,21 @@ def test_a_resumed_run_reads_what_the_run_would_have_read(stream, sizes, window,
                for resumed, uninterrupted in zip(resumed_items, expected[stop:], strict=True))
 
 
+def test_weights_that_are_set_before_a_resumed_run_reads_leave_a_begun_window_as_it_was(stream) -> None:
+    expected = read(stream({"a": 200, "b": 200}), 60)
+    resumed = stream({"a": 200, "b": 200})
+    position = Position.from_json(expected[4][0])
+    assert position.batch > 0
+    reader = resumed.read(position)
+    resumed.mixture.set_weights([NEVER, 1])
+    windows = [window for _, _, window in expected]
+    rest_of_window = windows[5:].count((position.epoch, position.block))
+    items = [batch for _, batch in itertools.islice(reader, rest_of_window + 1)]
+    assert all(same(batch, uninterrupted) for batch, (_, uninterrupted, _) in zip(
+        items[:-1], expected[5:], strict=False))
+    assert set(by_window([(items[-1], (0, 0))])[0, 0]) == {"b"}
+
+
 def test_parallel_readers_read_the_same_windows(stream) -> None:
     alone = read(stream({"a": 300, "b": 300}), 80, changes={5: [NEVER, 1]})
     batches = stream({"a": 300, "b": 300})

@@ -243,6 +243,28 @@ def test_a_mixture_that_changed_since_the_interruption_is_read_again(change: str
     assert text("kept", changed=True) == new != old
 
 
+def test_a_copy_that_another_mixture_has_begun_to_replace_is_not_resumed(tmp_path: Path,
+                                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    from towernmt.dataflow.preparation import input_texts
+
+    monkeypatch.setattr(input_texts, "_READ_PAIRS", 8)
+    for name, words in (("short", 1), ("long", 9)):
+        (tmp_path / f"{name}.tsv").write_text("".join(f"{n}{' a' * words}\t{n}{' b' * words}\n" for n in range(40)))
+
+    def copy(name: str) -> tuple[bytes, ...]:
+        settings, mixture = open_sources(PrepareSettings(str(tmp_path / f"{name}.tsv")), None)
+        assert mixture is not None
+        write_text_files(settings, mixture, tmp_path, None, lambda: None)
+        return tuple((tmp_path / f"corpus.{side}").read_bytes() for side in ("source", "target"))
+
+    old = copy("short")
+    fail_at_reads(monkeypatch, {4: KeyboardInterrupt()})
+    with pytest.raises(KeyboardInterrupt):
+        copy("long")
+    assert (tmp_path / "corpus.source").stat().st_size > len(old[0])
+    assert copy("short") == old
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 def test_a_worker_that_is_killed_repeatedly_is_reported_with_its_task(settings: PrepareSettings,
                                                                       monkeypatch: pytest.MonkeyPatch) -> None:

@@ -261,6 +261,30 @@ def test_options_for_learning_a_vocabulary_are_refused_if_none_is_learned(option
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("option", ["--split-digits", "--byte-fallback", "--vocab-symbols"])
+def test_options_for_learning_codes_are_refused_if_only_their_subwords_are_learned(option: str, tmp_path: Path) -> None:
+    (tmp_path / "a.codes").write_text("#version: 0.2\na b\n")
+    files = {name: str(tmp_path / "a.codes") for name in ("source_vocab", "target_vocab")}
+    value = "<a>" if option == "--vocab-symbols" else True
+    settings = _write(tmp_path, _corpus(10), **files, **{option.removeprefix("--").replace("-", "_"): value})
+    with pytest.raises(SettingsError, match=f"^{option} has no effect, because all vocabularies are files"):
+        prepare(settings)
+    assert not (tmp_path / "out").exists()
+
+
+def test_existing_codes_of_both_languages_are_used(tmp_path: Path) -> None:
+    first = prepare(_write(tmp_path / "a", _corpus(300), vocab_kind="bpe-codes"))
+    corpus, files = [(source, source) for source, _ in _corpus(300)], {}      # equal letters, which would share
+    for side, vocabulary in (("source", first.source_vocabulary), ("target", first.target_vocabulary)):
+        files[f"{side}_vocab"] = str(tmp_path / f"{side}.codes")
+        (tmp_path / f"{side}.codes").write_bytes(vocabulary.files()[".codes"])
+    second = prepare(_write(tmp_path / "b", corpus, vocab_size=None, **files))
+    assert not second.shared_vocabulary
+    for old, new in ((first.source_vocabulary, second.source_vocabulary),
+                     (first.target_vocabulary, second.target_vocabulary)):
+        assert new.files()[".codes"] == old.files()[".codes"]
+
+
 def test_existing_codes_without_pieces_get_them_from_the_text(tmp_path: Path) -> None:
     first = prepare(_write(tmp_path / "a", _corpus(300), vocab_kind="bpe-codes"))
     codes = tmp_path / "mine.codes"

@@ -138,9 +138,32 @@ def test_the_size_for_sentences_is_that_of_the_plan(lines: list[str]) -> None:
 def test_codes_without_their_list_of_subwords_are_planned_by_the_text(shared: bool | None, tmp_path: Path) -> None:
     codes = {"source_vocab": str(tmp_path / "mine.codes"), "target_vocab": None if shared else "there.model"}
     settings = {**codes, "vocab_kind": "bpe-codes", "shared_vocab": shared}
+    (tmp_path / "mine.codes").write_text("#version: 0.2\nt h\n")
     assert plan_of([LATIN] * 9_000, [LATIN] * 9_000, **settings).size == 4_000
     (tmp_path / "mine.pieces").touch()
     assert plan_of([LATIN] * 9_000, [LATIN] * 9_000, **settings).automatic == ()
+
+
+def test_a_vocabulary_of_existing_codes_contains_all_of_their_subwords(tmp_path: Path) -> None:
+    large, small = tmp_path / "large.codes", tmp_path / "small.codes"
+    large.write_text("#version: 0.2\n" + "t h\n" * 5_000)
+    small.write_text("t h\n")
+    size = 5_000 + 2 * len(set(LATIN)) + 4
+    plan = plan_of([LATIN] * 300, [LATIN] * 300, source_vocab=str(small), target_vocab=str(large))
+    assert plan == VocabularyPlan(size, False, (
+        f"--vocab-size {size}, because {large} has 5,000 codes, and rare subwords would otherwise be unknown",))
+    assert plan_of([LATIN] * 300, [LATIN] * 300, source_vocab=str(small)).size == 2_000
+    assert plan_of([LATIN], [LATIN], source_vocab=str(large), vocab_size=300).size == 300
+
+
+def test_languages_with_existing_codes_share_no_vocabulary_unless_it_is_requested(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.codes").write_text("#version: 0.2\nt h\n")
+    for codes in ({"source_vocab": str(tmp_path / "a.codes"), "target_vocab": str(tmp_path / "b.codes")},
+                  {"target_vocab": str(tmp_path / "b.codes")}):
+        assert plan_of([LATIN], [LATIN], share=0.1).shared      # by their letters
+        assert not plan_of([LATIN], [LATIN], share=0.1, **codes).shared
+    assert plan_of([LATIN], [LATIN], source_vocab=str(tmp_path / "a.codes"), shared_vocab=True).shared
 
 
 @pytest.mark.parametrize(("settings", "size"), [

@@ -84,6 +84,20 @@ def test_several_sources_share_a_table_and_a_dropped_table_is_loaded_again(uri_a
     assert len(rows(uri_and_path[1])) == 10
 
 
+@pytest.mark.parametrize("statements", [
+    ["DELETE FROM pairs"], ["DROP TABLE pairs", "CREATE TABLE pairs (id INTEGER PRIMARY KEY, de, en)"]])
+def test_a_table_whose_rows_were_removed_is_not_taken_for_loaded(uri_and_path: tuple[str, Path], statements: list[str]
+                                                                 ) -> None:
+    load_table(ListSource(PAIRS[:10]), uri_and_path[0])
+    for statement in statements:
+        rows(uri_and_path[1], statement)
+    with pytest.raises(DataError, match="is empty, but the table towernmt_load records 10 pairs of list in it"):
+        load_table(ListSource(PAIRS[:10]), uri_and_path[0])
+    rows(uri_and_path[1], "DELETE FROM towernmt_load WHERE name = 'pairs'")
+    assert load_table(ListSource(PAIRS[:10]), uri_and_path[0])[:2] == (10, 10)
+    assert [row[1:] for row in rows(uri_and_path[1])] == PAIRS[:10]
+
+
 def test_a_source_that_changed_since_it_was_loaded_is_not_taken_for_loaded(uri_and_path: tuple[str, Path]) -> None:
     load_table(ListSource(PAIRS[:10]), uri_and_path[0])
     with pytest.raises(DataError, match="has changed since"):

@@ -117,6 +117,7 @@ def test_a_uri_is_a_corpus_of_one_source() -> None:
     ("sources: [{uri: a, tag: <2de>}, {uri: b, tag: <2fi>}, c]\nvalidation: {source: v, target: w, tag: <2ed>}",
      "validation: no source has the tag '<2ed>', so the model would not know it: write one of <2de>, <2fi>."),
     ("sources: [a]\nmix: temperature 0.5", "mix: temperature 0.5: expected 1 (by size) or more"),
+    ("sources: [a, {uri: b, weight: 2}]\nmix: concatenate", "source 2: weight 2 has no effect"),
     ("sources: [a]\nmix: temperature inf", "mix 'temperature inf' is not one of"),
     ("sources: [a]\nsource_factors: -1", "source_factors -1: expected the number"),
     ("sources: [a]\nvocabulary: 5", "vocabulary: expected `{source: FILE, target: FILE}`, found int"),

@@ -69,6 +69,14 @@ def test_an_epoch_ends_when_every_source_was_read_once_and_the_small_ones_began_
     assert "a ended after 30 pairs in 1 round(s), and the epoch ends" in mixed.reports[-1]
 
 
+def test_a_small_source_does_not_fill_the_log_with_its_restarts(mixture) -> None:
+    mixed = mixture({"a": 400, "b": 1})
+    assert 128 < Counter(words(mixed))["b0"] < 256
+    assert [text for text in mixed.reports if text.endswith("and restarts.")] == [
+        f"Epoch 1: b ended after {rounds} pairs in {rounds} round(s) and restarts." for rounds in (
+            1, 2, 4, 8, 16, 32, 64, 128)]
+
+
 def test_dropped_sources_are_read_exactly_once(mixture) -> None:
     read_words = words(mixture({"a": 30, "b": 4}, [1, 5], ["drop", "drop"]))
     assert sorted(read_words) == sorted([f"a{i}" for i in range(30)] + [f"b{i}" for i in range(4)])

@@ -21,7 +21,7 @@ SOURCE, TARGET = 'Tom sagte „Hallo“ zu der alten Tür.', 'Tom said "hello" t
 KEY = [1, 0, 3]
 
 
-def modify(name: str, seed: int = 0, source: str = SOURCE, target: str = TARGET, following=None, languages=("", "")):
+def modify(name: str, seed: int = 0, source: str = SOURCE, target: str = TARGET, following=(), languages=("", "")):
     return Modifiers({name: 1.0}, languages).modify((source, target), following, [name], [*KEY, seed])
 
 
@@ -63,9 +63,16 @@ def test_both_sides_are_in_capitals_or_neither():
 
 def test_tags_at_the_beginning_of_a_source_stay():
     assert modify("upper", source="<bt> <2de> ja", target="yes") == ("<bt> <2de> JA", "YES")
-    joined = modify("join", source="<bt> ja", target="yes", following=("<bt> nein", "no"))
+    joined = modify("join", source="<bt> ja", target="yes", following=[("<bt> nein", "no")])
     assert joined == ("<bt> ja nein", "yes no")
     assert modify("join") == (SOURCE, TARGET)
+
+
+def test_a_pair_is_joined_to_the_next_one_with_the_same_tags():
+    others = [("<2fi> no", "ei"), ("no", "no"), ("<bt> <2de> no", "nein"), ("<2de> no", "nein"), ("<2de> so", "so")]
+    assert modify("join", source="<2de> yes", target="ja", following=others) == ("<2de> yes no", "ja nein")
+    assert modify("join", source="yes", target="yes", following=others) == ("yes no", "yes no")
+    assert modify("join", source="<2de> yes", target="ja", following=others[:3]) == ("<2de> yes", "ja")
 
 
 @given(st.text("abcdefgäößüXYZ", min_size=3, max_size=12), st.integers(0, 1000), st.sampled_from(["", "de", "fr"]))
@@ -123,8 +130,8 @@ def test_the_time_grows_with_the_length_of_a_line_and_not_with_its_square():
 
 @given(st.text(max_size=30), st.text(max_size=30), st.sampled_from(sorted(MODIFIERS)), st.integers(0, 99))
 def test_any_text_can_be_modified_and_a_modification_depends_on_the_key_alone(source, target, name, seed):
-    once = modify(name, seed, source, target, ("a", "b"))
-    assert once == modify(name, seed, source, target, ("a", "b"))
+    once = modify(name, seed, source, target, [("a", "b")])
+    assert once == modify(name, seed, source, target, [("a", "b")])
 
 
 def test_pairs_are_drawn_with_their_probabilities_independently():

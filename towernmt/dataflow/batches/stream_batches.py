@@ -89,6 +89,8 @@ class StreamBatches:
             self.mixture.reader(begin.cursor)  # refuses a cursor of other sources
         if begin.weights is not None:
             self.mixture.restore_weights(begin.weights)
+        if begin.batch:     # an earlier run has trained on a part of this window, so new weights must not change it
+            self.mixture.weight_log.enter((begin.epoch, begin.block))
         with self.lock:
             key = begin.to_json()
             head = self._heads.get(key)

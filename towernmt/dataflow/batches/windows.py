@@ -7,7 +7,6 @@ segmentations is a range of a shard, since sampling takes longer than reading. A
 
 from __future__ import annotations
 
-import itertools
 import queue
 import threading
 import weakref
@@ -146,14 +145,13 @@ class WindowMaker:
             return chunk
         key = [self._settings.seed, epoch, number, _MODIFIED]
         kept = (chunk.line_numbers - 1).tolist()
-        followings = {index: pairs[following] for index, following in itertools.pairwise(kept)}
         row_of_index = {index: row for row, index in enumerate(kept)}
         # Pairs that are not modified are empty here, which takes no time, and keeps the indices of the others.
         modified = [Pair("", "")] * len(pairs)
         for index, names in self._modifiers.draw(len(pairs), key):
             if index in row_of_index:
-                modified[index] = Pair(*self._modifiers.modify(pairs[index], followings.get(index), names,
-                                                               [*key, index]))
+                following = (pairs[kept[row]] for row in range(row_of_index[index] + 1, len(kept)))
+                modified[index] = Pair(*self._modifiers.modify(pairs[index], following, names, [*key, index]))
         # A pair stays unmodified if a filter refuses its modification, for example since it is too long, or if the
         # vocabulary lacks a word of it.
         changed = self._encode_pairs(modified, epoch, number)
@@ -270,7 +268,8 @@ class SampledWindows:
         target = of_target.resegment(block.target_ids, block.target_offsets, [*key, _TARGET], self._longest)
         sampled = PairBlock(source.ids, source.offsets, target.ids, target.offsets)
         if block.source_factors is not None:  # all subwords of a word have its factors
-            sampled = replace(sampled, source_factors=block.source_factors[:, np.repeat(source.begins, source.counts)])
+            words = np.repeat(source.begins, source.counts)
+            sampled = replace(sampled, source_factors=np.take(block.source_factors, words, axis=1))
         return sampled if block.links is None else _add_links(sampled, block, source, target)
 
     def _modified(self, block: PairBlock, modifiers: Modifiers, key: list[int]) -> PairBlock:
@@ -290,7 +289,7 @@ class SampledWindows:
         for index, names in modifiers.draw(len(block), [*key, _MODIFIED]):
             pair = text(index)
             if pair is not None:
-                following = text(index + 1) if "join" in names and index + 1 < len(block) else None
+                following = filter(None, map(text, range(index + 1, len(block))))
                 indices.append(index)
                 pairs.append(modifiers.modify(pair, following, names, [*key, _MODIFIED, index]))
         sides = [vocabulary.encode_batch([pair[side] for pair in pairs])

@@ -140,6 +140,8 @@ class _Copy:
         done, cursor, sizes = self._recorded()
         reader, progress = self._mixture.reader(cursor), LineProgress("reading", stream=stream, done=done)
         recorded_pairs = done
+        if not done:    # the record of another mixture must not outlive its text
+            self._state_path.unlink(missing_ok=True)
         with naming(self.files[0]), open(self.files[0], "ab") as source, open(self.files[1], "ab") as target:
             for file, size in zip((source, target), sizes, strict=True):
                 file.truncate(size)

@@ -64,7 +64,7 @@ class PrepareSettings:
         at_least=len(SPECIAL_PIECES) + 1, at_most=10_000_000)
     shared_vocab: bool | None = setting(
         None, "Whether both languages share one vocabulary; none: chosen together with the size, by their letters; two "
-        "vocabularies with --vocab-size or plain words.")
+        "vocabularies with --vocab-size, an existing vocabulary or plain words.")
     source_vocab: str | None = setting(
         None, "An existing vocabulary for the source (.model, .codes or .words file); none: learn it.")
     target_vocab: str | None = setting(None, "An existing vocabulary for the target; none: learn it.")

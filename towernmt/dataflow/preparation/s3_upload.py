@@ -3,8 +3,8 @@
 Without a manifest nothing is read, so an interrupted upload leaves nothing that looks finished; the next upload sends
 the missing objects. A preparation that replaces another one goes into a separate folder, whose name is a function
 of its content: until its manifest replaces the old one, in one request, the old preparation is complete. S3 has no
-lock that ends with its process. Two processes that upload different data at once do not touch each other's objects,
-and before a manifest is written, all objects that it names are checked to exist.
+lock that ends with its process. Two processes that upload different data at once may remove each other's objects, so
+before a manifest is written, all objects that it names are checked to exist.
 """
 
 from __future__ import annotations

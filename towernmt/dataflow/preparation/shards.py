@@ -41,7 +41,7 @@ class PairBlock:
         target_ids: type of `source_ids`, `[target tokens]`.
         target_offsets: int64 `[pairs + 1]`.
         source_factors: type of `source_ids`, `[factors, source tokens]`, the factors of the word of each subword; None
-            without factors.
+            without factors. Each row is contiguous, as NumPy's `take` keeps it, unlike an index of the tokens.
         links: uint16 `[2, links]`, the alignments of all pairs one after the other: index of the source subword and of
             the target subword in its sentence; None without alignments.
         link_offsets: int64 `[pairs + 1]`; None without alignments.
@@ -250,7 +250,7 @@ def select_pairs(block: PairBlock, pairs: NDArray[np.int64]) -> PairBlock:
     target, target_offsets = _select_rows(block.target_offsets, pairs)
     selected = PairBlock(block.source_ids[source], source_offsets, block.target_ids[target], target_offsets)
     if block.source_factors is not None:
-        selected = replace(selected, source_factors=block.source_factors[:, source])
+        selected = replace(selected, source_factors=np.take(block.source_factors, source, axis=1))
     if block.links is not None and block.link_offsets is not None:
         links, link_offsets = _select_rows(block.link_offsets, pairs)
         selected = replace(selected, links=block.links[:, links], link_offsets=link_offsets)

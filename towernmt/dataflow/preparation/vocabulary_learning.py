@@ -26,9 +26,10 @@ from towernmt.dataflow.vocabulary.source_text import SourceText
 from towernmt.dataflow.vocabulary.vocabulary_files import load_factors, load_vocabulary
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary, learn_words
 
-_LEARNING_SETTINGS = ("vocab_kind", "vocab_size", "character_coverage", "byte_fallback", "split_digits",
-                      "vocab_symbols", "vocab_sentences")
-"""Settings of `prepare` that have an effect only if a vocabulary is learned."""
+_SEGMENTATION_SETTINGS = ("character_coverage", "byte_fallback", "split_digits", "vocab_symbols")
+_LEARNING_SETTINGS = ("vocab_kind", "vocab_size", *_SEGMENTATION_SETTINGS, "vocab_sentences")
+"""Settings of `prepare` that have an effect only if a vocabulary is learned. The first ones have none on the list of
+subwords of existing codes, or on the values of factors."""
 
 
 def check_vocabularies(settings: PrepareSettings) -> None:
@@ -46,12 +47,15 @@ def check_vocabularies(settings: PrepareSettings) -> None:
             raise DataError(f"{path}: cannot read the vocabulary ({error.strerror}). "
                             f"{remedy(error, 'Check the path.')}") from error
     sides = learned_sides(settings)
-    if not sides and not settings.factors:
-        for name in _LEARNING_SETTINGS:
-            if getattr(settings, name) != getattr(PrepareSettings, name):
-                option = f"--{name.replace('_', '-')}"
-                raise SettingsError(f"{option} has no effect, because all vocabularies are files: leave out {option}, "
-                                    "or --source-vocab and --target-vocab.")
+    unused: tuple[str, ...] = ()
+    if all(files_by_side(settings, bool(settings.shared_vocab)).values()):
+        # Of codes without the list of their subwords, the list is learned, and so are the values of factors.
+        unused = _SEGMENTATION_SETTINGS if sides or settings.factors else _LEARNING_SETTINGS
+    for name in unused:
+        if getattr(settings, name) != getattr(PrepareSettings, name):
+            option = f"--{name.replace('_', '-')}"
+            raise SettingsError(f"{option} has no effect, because all vocabularies are files: leave out {option}, "
+                                "or --source-vocab and --target-vocab.")
     for path in files:
         if is_learned(path):        # codes without the list of their subwords
             BpeCodesVocabulary(Path(path).read_bytes(), SPECIAL_PIECES, path)

@@ -12,6 +12,8 @@ translation"), or at least fewer than the usual 32,000 (Ding et al. 2019, "A cal
 operations in neural machine translation"; Gowda and May 2020, "Finding the optimal vocabulary size for neural machine
 translation"). Vaswani et al. 2017 shared 37,000 for 4.5 million pairs. Values in between are a guess.
 
+**Codes.** A vocabulary of existing BPE codes contains all subwords that the codes can make.
+
 **Characters.** Each character that a text needs is a subword. So a text with thousands of characters, such as
 Chinese, gets a vocabulary of which characters fill at most half.
 
@@ -34,6 +36,7 @@ from pathlib import Path
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.text_tasks import SideMeasure, TextMeasure, measure_sentences
 from towernmt.dataflow.text.word_segmentation import begins_unspaced
+from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
 
 SIZES = ((10_000, 2_000), (100_000, 4_000), (500_000, 8_000), (50_000_000, 16_000), (float("inf"), 32_000))
 """Pairs of an upper limit for the number of words of a language, and the number of ids of a vocabulary."""
@@ -84,14 +87,18 @@ def plan_vocabularies(settings: PrepareSettings, measure: Callable[[], TextMeasu
     words = sum(estimate_words(text.sides[side]) for side in sides) / len(sides) / text.share
     subject = f"each language has about {_two_digits(words):,} words" if len(sides) == 2 else (
         f"the {sides[0]} has about {_two_digits(words):,} words")
-    shared = settings.shared_vocab
-    if shared is None and len(sides) == 2:
+    shared, paths = settings.shared_vocab, [path for path in (settings.source_vocab, settings.target_vocab) if path]
+    if shared is None and not paths:
         shared, reason = propose_sharing(common_letters(*characters), words)
         automatic.append(f"--{'' if shared else 'no-'}shared-vocab, because {reason or subject}")
     if shared:
         characters = [sum(characters, Counter())]
     needed = max(_characters_needed(settings, counts) for counts in characters)
     size, reason = propose_size(words, needed, any(has_no_spaces(text.sides[side]) for side in sides))
+    for path in filter(is_learned, paths):
+        codes = _count_codes(Path(path))
+        if (all_subwords := codes + 2 * max(map(len, characters)) + len(SPECIAL_PIECES)) > size:
+            size, reason = all_subwords, f"{path} has {codes:,} codes, and rare subwords would otherwise be unknown"
     return VocabularyPlan(size, bool(shared), (*automatic, f"--vocab-size {size}, because {reason or subject}"))
 
 
@@ -165,6 +172,11 @@ def _characters_needed(settings: PrepareSettings, characters: Counter[str]) -> i
             break
         remaining, needed = remaining - count, needed + 1
     return needed
+
+
+def _count_codes(file: Path) -> int:
+    """Return the number of codes in a file of BPE codes."""
+    return sum(bool(line.strip()) and not line.startswith(b"#version") for line in file.read_bytes().split(b"\n"))
 
 
 def files_by_side(settings: PrepareSettings, shared: bool) -> dict[str, str | None]:

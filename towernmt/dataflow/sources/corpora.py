@@ -216,6 +216,10 @@ def _corpora(content: Any, name: str) -> Corpora:
         raise SettingsError(f"{name}: source_factors {factors}: expected the number of factors of each source word.")
     vocabulary, validation = fields.get("vocabulary"), fields.get("validation")
     sources = [_entry(entry, f"{name}, source {number}") for number, entry in enumerate(entries, 1)]
+    for number, source in enumerate(sources, 1):
+        if mix == "concatenate" and source.weight != 1:
+            raise SettingsError(f"{name}, source {number}: weight {source.weight:g} has no effect, because the sources "
+                                "are read one after another (mix: concatenate). Leave it out, or write mix: by weight.")
     return Corpora(
         name, sources, mix, temperature,
         vocabulary if vocabulary is None or isinstance(vocabulary, str) else _sides(vocabulary, f"{name}, vocabulary"),

@@ -54,8 +54,8 @@ def load_table(source: Source, uri: str, batch: int = BATCH_PAIRS, stream: TextI
 
     Raises:
         SettingsError: the URI or the batch size is not valid.
-        DataError: source or database cannot be read or written, another process loads the same source, or the source
-            has changed since it was loaded.
+        DataError: source or database cannot be read or written, another process loads the same source, the source has
+            changed since it was loaded, or the rows that were loaded are missing.
     """
     if batch < 1:
         raise SettingsError(f"--batch {batch}: expected 1 pair or more.")
@@ -88,6 +88,10 @@ class _TableLoader:
             raise DataError(f"{self.source.name} is the table {self.target.name} itself, so each pair would be "
                             "duplicated. Load the pairs into another table.")
         before = pairs = int(record["pairs"])
+        if pairs and self.session.run(self._is_empty):
+            raise DataError(f"{self.target.name} is empty, but the table {RECORD_TABLE} records {pairs:,} pairs of "
+                            f"{self.source.name} in it. To load them again, drop the table, or delete the rows of "
+                            f"{RECORD_TABLE} with the name '{self.target.table}'.")
         progress = LineProgress("loading", stream=stream)
         if not record["done"]:
             items = self.source.read(json.loads(record["place"]))
@@ -144,6 +148,10 @@ class _TableLoader:
 
         with DatabaseSession(uri) as session:
             return session.run(has_record)
+
+    def _is_empty(self, connection: Connection) -> bool:
+        with connection.begin():
+            return connection.execute(table_clause(self.target).select().limit(1)).first() is None
 
     def _delete_record(self, connection: Connection) -> None:
         records = _records(self.target)

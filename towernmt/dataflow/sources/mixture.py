@@ -346,7 +346,9 @@ class MixtureReader:
         if not self._over and state["active"]:
             source = mixture.ingredients[index].source
             state["cursor"], state["round"] = _call(source, source.begin), 0
-        if len(self._states) > 1 or empty:
+        # A small source may restart thousands of times in an epoch: its rounds 1, 2, 4, 8, ... are reported.
+        restarts_again = not self._over and state["active"] and state["rounds"].bit_count() > 1
+        if (len(self._states) > 1 or empty) and not restarts_again:
             mixture.report(f"Epoch {self._epoch + 1}: {state['name']} {self._describe_end(state, empty)}.")
 
     def _describe_end(self, state: dict[str, Any], empty: bool) -> str:

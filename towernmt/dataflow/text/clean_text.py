@@ -72,5 +72,8 @@ def split_tags(text: str) -> tuple[str, str]:
 
 
 def with_tag(tag: str, text: str) -> str:
-    """Return a source sentence after a tag, such as `<2de>`, and a space. Without tag or text, nothing is added."""
-    return f"{tag} {text}" if tag and text.strip() else text
+    """Return a source sentence after a tag, such as `<2de>`, and a space. Without tag or text, nothing is added.
+
+    A text of invisible and control characters alone counts as no text: a filter must still recognise it as empty.
+    """
+    return f"{tag} {text}" if tag and clean(text) else text

@@ -1,7 +1,8 @@
 """Modifiers of training pairs: capitals, typos, noise and copied spans, so that a model learns to translate them.
 
-OpusTrainer calls such functions modifiers. A modified pair is a pure function of the pair, the next pair and a key of
-random numbers, so that a resumed run modifies each pair as an uninterrupted run does.
+OpusTrainer calls such functions modifiers. A modified pair is a pure function of the pair, the next pair with the same
+tags (another tag may stand for another target language) and a key of random numbers, so that a resumed run modifies
+each pair as an uninterrupted run does.
 
 | modifier | source | target |
 |---|---|---|
@@ -20,8 +21,9 @@ import random
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import regex  # type: ignore[import-untyped]
@@ -45,6 +47,7 @@ _EMOJI = ("😀", "😂", "😊", "😍", "😉", "😢", "😡", "🤔", "🙏"
 _NAMES = ("example", "shop", "news", "docs", "mail", "data", "blog", "test", "cloud", "server")
 _ENDINGS = (".com", ".org", ".net", ".de", ".eu", ".io", ".co.uk")
 _UNITS = ("%", " %", " km", " kg", " m", " €", " MB", " °C", "x", " cm²")
+_SEARCHED = 64  # number of pairs after a pair among which `join` looks for one with the same tags
 
 
 class PairText:
@@ -52,7 +55,7 @@ class PairText:
 
     Attributes:
         source, target: the present texts.
-        following: source and target of the next pair; None at the end.
+        following: source and target of the next pair, without tags; None if there is none.
         languages: ISO 639-1 codes of source and target, or "".
     """
 
@@ -280,20 +283,26 @@ class Modifiers:
         return [(pair, [names[row] for row in np.flatnonzero(hits[:, pair])])
                 for pair in np.flatnonzero(hits.any(0)).tolist()]
 
-    def modify(self, pair: TextPair, following: TextPair | None, names: Sequence[str], key: Sequence[int]
+    def modify(self, pair: TextPair, following: Iterable[TextPair], names: Sequence[str], key: Sequence[int]
                ) -> TextPair:
         """Return a modified pair.
 
         Args:
             pair: source and target. Tags at the beginning of the source, such as `<bt>`, stay there.
-            following: the next pair, which `join` appends; None at the end.
+            following: the pairs after this one, of which `join` appends the first one with the same tags.
             names: the modifiers, in the order of `MODIFIERS`.
             key: whole numbers from 0, the key of the random numbers.
         """
         tags, source = split_tags(pair[0])
-        after = None if following is None else (split_tags(following[0])[1], following[1])
+        after = _first_with_tags(tags, following) if "join" in names else None
         text = PairText(source, pair[1], after, self.languages)
         draw = random.Random(":".join(map(str, key)))
         for name in names:
             MODIFIERS[name](text, draw)
         return tags + text.source, text.target
+
+
+def _first_with_tags(tags: str, pairs: Iterable[TextPair]) -> TextPair | None:
+    """Return the first of a few pairs whose source begins with these tags alone, without the tags; None for none."""
+    split = ((*split_tags(source), target) for source, target in islice(pairs, _SEARCHED))
+    return next(((source, target) for other_tags, source, target in split if other_tags == tags), None)
