@@ -275,6 +275,16 @@ def test_a_model_that_muon_trained_is_trained_further_by_muon(monkeypatch, tmp_p
     assert (found["optimizer.name"], found["optimizer.learning_rate"]) == expected
 
 
+def test_the_heads_that_have_learned_alignments_are_those_of_the_initial_run(monkeypatch, tmp_path):
+    run = RunDirectory(tmp_path / "first")
+    run.save_settings(apply_overrides(default_settings("transformer", "mini"), {
+        "model.guided_alignment_weight": 0.1, "model.guided_alignment_layer": 2}))
+    monkeypatch.setattr(restore, "initial_checkpoint", lambda location: (run, tmp_path))
+    found = chosen(TATOEBA, preset="mini", init__checkpoint=str(run.path))
+    assert (found["model.guided_alignment_layer"], found["model.guided_alignment_heads"]) == (2, 1)
+    assert found["model.guided_alignment_weight"] == 0
+
+
 @pytest.mark.parametrize(("optimizer", "epochs", "rate"), [
     ("muon", 5, 0.002), ("muon", 29, 0.002), ("muon", 30, 0.001), ("muon", 0, 0.001), ("adam", 5, 0.0004)])
 def test_muon_trains_a_trained_model_at_a_higher_rate_in_not_too_many_passes_over_mixed_data(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from towernmt.core.settings import flatten
 from towernmt.models.model_location import find_location, is_findable
+from towernmt.models.model_settings import with_guided_heads
 from towernmt.run.rules.automatic_value import FEW_PASSES, AutomaticSetting, is_post_norm, updates_before_patience_ends
-from towernmt.run.run_settings import VOCABULARY_SIZES, Settings, affects_training_only
+from towernmt.run.run_settings import ALIGNING_HEADS, VOCABULARY_SIZES, Settings, affects_training_only
 from towernmt.run.training_conditions import TrainingConditions
 
 
@@ -29,9 +31,9 @@ def settings_of_initial_run(settings: Settings) -> Iterator[AutomaticSetting]:
     name = settings.architecture
     if run.architecture() == (find_location(name).name if is_findable(name) else name):
         current, initial = flatten(settings), run.settings_like(settings)
-        for key, value in flatten(initial).items():
-            if (key.startswith("model.") and key not in VOCABULARY_SIZES and not affects_training_only(key)
-                    and value != current[key]):
+        for key, value in flatten(replace(initial, model=with_guided_heads(initial.model))).items():
+            if (key.startswith("model.") and key not in VOCABULARY_SIZES and value != current[key]
+                    and (key in ALIGNING_HEADS or not affects_training_only(key))):
                 yield AutomaticSetting(key, value, f"the initial parameters are those of {settings.init.checkpoint}")
         if initial.optimizer.name == "muon":
             yield AutomaticSetting("optimizer.name", "muon", "it trained the initial parameters")
