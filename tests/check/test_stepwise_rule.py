@@ -52,6 +52,30 @@ def test_a_weight_that_only_translating_uses_is_reported():
     assert "is created only for translating (a tower of decode_step): no training tower has it" in breach.message
 
 
+def test_an_overridden_decode_does_not_hide_that_training_computes_something_else():
+    class Sharpened(decoder_zoo.TameDecoder):
+        def decode(self, memory, target_in):
+            return 2.0 * super().decode(memory, target_in)
+
+        def decode_step(self, token, state):
+            logits, state = super().decode_step(token, state)
+            return 2.0 * logits, state
+
+    (breach,) = check_tower(Sharpened())
+    assert breach.rule == "stepwise" and breach.message.startswith(
+        "decode_step and decode_hidden with output_projection (training calls these, and not decode) return different")
+
+
+def test_a_local_variable_has_its_initial_value_as_in_training():
+    class Scaled(decoder_zoo.TameDecoder):
+        def encode(self, source, source_length):
+            scale = tf1.get_variable("scale", [], initializer=tf1.ones_initializer(), trainable=False,
+                                     collections=[tf1.GraphKeys.LOCAL_VARIABLES])
+            return scale * super().encode(source, source_length)
+
+    assert check_tower(Scaled()) == []
+
+
 def test_weights_that_only_training_uses_are_accepted():
     class SecondTask(decoder_zoo.TameDecoder):
         def build_graph(self, *inputs, **named):

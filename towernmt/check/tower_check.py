@@ -232,7 +232,7 @@ def _decode_one(model: NMTModel) -> Callable[..., Any]:
 def _score(model: NMTModel) -> Callable[..., Any]:
     """Return a tower function of teacher forcing."""
     def score(source: Tensor, source_length: Tensor, target: Tensor, *_: Tensor) -> Any:
-        return model.decode(model.encode(source, source_length), shift_right(target))
+        return NMTModel.decode(model, model.encode(source, source_length), shift_right(target))
 
     return score
 

@@ -190,7 +190,10 @@ class NMTModel(ModelDesc):
         return self.gives_attention and "attention" in inspect.signature(self.decode_step).parameters
 
     def decode(self, memory: Nest, target_in: Tensor) -> Tensor:
-        """Return teacher-forced logits, float32 `[batch, target length, target vocabulary]`."""
+        """Return teacher-forced logits, float32 `[batch, target length, target vocabulary]`.
+
+        Do not override it: training, scoring and validation call `decode_hidden` and `output_projection` themselves.
+        """
         return self.output_projection().logits(self.decode_hidden(memory, target_in))
 
     @property
