@@ -192,8 +192,9 @@ class TransformerSettings(CommonSettings):
         "attention", "how a target word sees the earlier target words: by self-attention, or by an SSRU, which decodes "
                      "faster", choices=DECODER_CELLS)
     initialization: str = setting(
-        "glorot", "with zero_outputs, each layer at first adds nothing to its input; for deep stacks: depth_scaled "
-                  "divides the first kernels of layer l by sqrt(l); deepnorm is for postprocess=drn",
+        "glorot", "with zero_outputs, each attention and feed-forward layer at first adds nothing to its input; for "
+                  "deep stacks: depth_scaled divides the initial kernels of layer l by sqrt(l); deepnorm is for "
+                  "postprocess=drn",
         choices=INITIALIZATIONS)
     guided_alignment_layer: int = setting(
         0, "decoder layer, from 1, whose first head of cross-attention learns the alignments of the data; 0 for the "
