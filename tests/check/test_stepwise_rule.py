@@ -52,6 +52,20 @@ def test_a_weight_that_only_translating_uses_is_reported():
     assert "is created only for translating (a tower of decode_step): no training tower has it" in breach.message
 
 
+def test_a_decoding_step_that_fails_with_attention_is_reported():
+    class Attentive(decoder_zoo.TameDecoder):
+        def decode_with_attention(self, memory, target_in):
+            return self.decode_hidden(memory, target_in), tf.ones_like(target_in, tf.float32)[..., None]
+
+        def decode_step(self, token, state, attention=False):
+            logits, state = super().decode_step(token, state)
+            return (logits, state, self.weights) if attention else (logits, state)
+
+    (breach,) = check_tower(Attentive())
+    assert breach.rule == "fails" and breach.message.startswith(
+        "a tower of decode_step with attention cannot be built: AttributeError")
+
+
 def test_an_overridden_decode_does_not_hide_that_training_computes_something_else():
     class Sharpened(decoder_zoo.TameDecoder):
         def decode(self, memory, target_in):
