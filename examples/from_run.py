@@ -39,7 +39,7 @@ def settings_from_run(options: argparse.Namespace, defaults: Sequence[str] = ())
         defaults: assignments in the form of --set, including validation.steps and checkpoint.steps.
     """
     from towernmt.checkpoint import initial_checkpoint
-    from towernmt.models.model_settings import with_guided_heads
+    from towernmt.models import with_guided_heads
     from towernmt.run import InitSettings, Overrides, RunDirectory, SettingsSources, resolve_settings
 
     assigned = Overrides("--set", parse_assignments(options.assignments))
