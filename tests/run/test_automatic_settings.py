@@ -247,6 +247,12 @@ def test_dropout_of_a_run_that_patience_ends_goes_by_the_passes_that_patience_ta
     assert found["model.residual_dropout"] == found["model.embedding_dropout"] == dropout
 
 
+@pytest.mark.parametrize(("epochs", "dropout"), [(1, 0.1), (6, 0.1), (20, 0.2)])
+def test_r_drop_keeps_the_dropout_that_its_two_passes_differ_by(epochs, dropout):
+    found = chosen(TATOEBA, train__epochs=epochs, model__r_drop_alpha=5.0)
+    assert found["model.residual_dropout"] == found["model.embedding_dropout"] == dropout
+
+
 TRAINED = {"init__checkpoint": "runs/a"}
 
 

@@ -124,7 +124,8 @@ def dropout_rates(settings: Settings, conditions: TrainingConditions) -> Iterato
     model in a new domain needs no more than a new one: without dropout, it learned more of the new text and kept more
     of the old (docs/notes/measurements.md, "A trained model in another domain"). The general pairs between the new ones
     prevent learning by heart, too, so the passes count less by their share. Translated pairs do not change the count,
-    with or without a trained model. Dropout is never below its default if the end of training is not known.
+    with or without a trained model. Dropout is never below its default if the end of training is not known, or with
+    R-Drop, which has no effect without dropout.
     """
     if not hasattr(settings.model, "residual_dropout"):
         return
@@ -137,7 +138,7 @@ def dropout_rates(settings: Settings, conditions: TrainingConditions) -> Iterato
     has_general_data = settings.init.checkpoint and conditions.has_general_data
     share_of_new = 1.0 - settings.data.general_share if has_general_data else 1.0
     rate = next(rate for bound, rate in bounds if passes * share_of_new < bound)
-    if rate < 0.1 and seen == "at least":
+    if rate < 0.1 and (seen == "at least" or getattr(settings.model, "r_drop_alpha", 0.0)):
         return
     for name in ("residual_dropout", "embedding_dropout"):
         yield AutomaticSetting(f"model.{name}", rate, f"training sees each pair {seen} {passes:.2g} times")
