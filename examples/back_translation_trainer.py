@@ -45,6 +45,8 @@ Ids = list[list[int]]
 class Direction(NMTModel):
     """A model inside a separate variable scope."""
 
+    recomputes = True       # if the model does
+
     def __init__(self, model: NMTModel, scope: str) -> None:
         self.model, self.scope = model, scope
         self.source_vocab_size, self.target_vocab_size = model.source_vocab_size, model.target_vocab_size

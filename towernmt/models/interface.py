@@ -105,8 +105,8 @@ class NMTModel(ModelDesc):
     make_optimizer: Callable[[], Optimizer] | None = None
     """Creates the `tf1.train.Optimizer`, unless a class overrides `optimizer`. A run sets it from its settings; None
     means Adam with the default settings."""
-    recomputes: ClassVar[bool] = True
-    """Whether it can have layers that `checkpointed` computes again; others refuse `train.gradient_checkpointing`."""
+    recomputes: ClassVar[bool] = False
+    """Whether `checkpointed` computes its layers again; other models refuse `train.gradient_checkpointing`."""
     compiles: ClassVar[bool] = False
     """Whether XLA can compile its training towers; others refuse `train.xla`."""
     source_vocab_size: int

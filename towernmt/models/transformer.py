@@ -152,6 +152,7 @@ class Transformer(ConfiguredModel):
 
     architecture = "transformer"
     compiles: ClassVar[bool] = True
+    recomputes: ClassVar[bool] = True
     settings: TransformerSettings
 
     def __post_init__(self) -> None:
