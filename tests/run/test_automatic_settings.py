@@ -253,6 +253,11 @@ def test_r_drop_keeps_the_dropout_that_its_two_passes_differ_by(epochs, dropout)
     assert found["model.residual_dropout"] == found["model.embedding_dropout"] == dropout
 
 
+def test_two_passes_of_r_drop_take_twice_the_time():
+    plain, twice = (apply_overrides(default_settings(), {"model.r_drop_alpha": alpha}) for alpha in (0.0, 5.0))
+    assert TATOEBA.tokens_per_second(plain) == pytest.approx(2 * TATOEBA.tokens_per_second(twice))
+
+
 TRAINED = {"init__checkpoint": "runs/a"}
 
 
