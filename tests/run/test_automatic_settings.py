@@ -145,6 +145,7 @@ def test_a_large_model_has_fewer_tokens_on_a_small_gpu():
     at = dataclasses.replace(TATOEBA, target_tokens=None, gpus=1, gpu_memory=24 << 30, vocabulary=32_000)
     assert chosen(at, preset="base")["data.batch_tokens"] == 12_500
     assert chosen(at, preset="big")["data.batch_tokens"] == 6250
+    assert chosen(at, preset="base", model__r_drop_alpha=5.0)["data.batch_tokens"] == 6250
 
 
 def test_gpus_take_bfloat16_by_their_capability_and_without_a_measurement():
