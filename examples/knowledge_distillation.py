@@ -143,7 +143,7 @@ def distilled_data(options: argparse.Namespace, teacher: RunDirectory) -> Traini
             stream = Translator(teacher.path, options.beam).translate_stream(text, options.source)
             output.writelines(f"{translation.text}\n".encode() for translation, *_ in stream)
         source.write_bytes(Path(options.source).read_bytes())   # last: it marks a complete translation
-    elif not filecmp.cmp(source, options.source, shallow=False):
+    elif Path(options.source).is_file() and not filecmp.cmp(source, options.source, shallow=False):
         raise SettingsError(f"{target} has the translations of another text than --source {options.source}: pass "
                             "another --logdir.")
     return open_training_data(f"{options.logdir}/distilled.{{source,target}}", teacher.vocabulary)
