@@ -31,9 +31,10 @@ def settings_of_initial_run(settings: Settings) -> Iterator[AutomaticSetting]:
     name = settings.architecture
     if run.architecture() == (find_location(name).name if is_findable(name) else name):
         current, initial = flatten(settings), run.settings_like(settings)
+        aligning = () if settings.init.left_out else ALIGNING_HEADS     # their layer may be left out
         for key, value in flatten(replace(initial, model=with_guided_heads(initial.model))).items():
             if (key.startswith("model.") and key not in VOCABULARY_SIZES and value != current[key]
-                    and (key in ALIGNING_HEADS or not affects_training_only(key))):
+                    and (key in aligning or not affects_training_only(key))):
                 yield AutomaticSetting(key, value, f"the initial parameters are those of {settings.init.checkpoint}")
         if initial.optimizer.name == "muon":
             yield AutomaticSetting("optimizer.name", "muon", "it trained the initial parameters")
