@@ -17,7 +17,7 @@ def settings_of_initial_run(settings: Settings) -> Iterator[AutomaticSetting]:
     """Yield the model settings of the run `init.checkpoint`, so that its parameters fit, and Muon if it trained them.
 
     Nothing is yielded for another architecture. Settings that only affect training, such as dropout, are not copied,
-    because they suit the data and the limit of the other run.
+    because they suit the data and the limit of the other run. The heads that align words are those of the run.
 
     Raises:
         SettingsError: `init.checkpoint` is not a run.
