@@ -45,7 +45,7 @@ Ids = list[list[int]]
 class Direction(NMTModel):
     """A model inside a separate variable scope."""
 
-    recomputes = True       # if the model does
+    recomputes = True       # as the Transformer does
 
     def __init__(self, model: NMTModel, scope: str) -> None:
         self.model, self.scope = model, scope

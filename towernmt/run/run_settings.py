@@ -260,8 +260,8 @@ def width_of_model(settings: Settings) -> int:
 
 
 ALIGNING_HEADS = ("model.guided_alignment_layer", "model.guided_alignment_heads")
-"""The settings that name the heads that align words. No variable depends on them, so they can change within a run. But
-a new training of a model keeps them, because they tell which heads have learned alignments."""
+"""The settings that name the heads that align words. No variable depends on them, so they can change within a run. A
+new training of the model keeps them, because other heads have not learned alignments."""
 
 
 def affects_training_only(key: str) -> bool:
