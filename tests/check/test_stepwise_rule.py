@@ -101,6 +101,19 @@ def test_weights_that_only_training_uses_are_accepted():
     assert check_tower(SecondTask()) == []
 
 
+def test_a_model_whose_cost_has_other_inputs_is_translated_and_scored_as_any_other():
+    class Regression(decoder_zoo.TameDecoder):
+        def inputs(self):
+            return [*super().inputs()[:2], tf.TensorSpec([None, None, 12], tf.float32, "wanted")]
+
+        def build_graph(self, source, source_length, wanted):
+            target_in = tf.zeros(tf.shape(wanted)[:2], tf.int32)
+            hidden = self.decode_hidden(self.encode(source, source_length), target_in)
+            return tf.reduce_mean((self.output_projection().logits(hidden) - wanted) ** 2)
+
+    assert check_tower(Regression()) == []
+
+
 @pytest.mark.thorough
 def test_a_variant_of_the_transformer_that_changes_only_one_form_has_a_breach():
     class Louder(Transformer):

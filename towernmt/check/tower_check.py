@@ -35,7 +35,7 @@ from towernmt.check.tower_rules import (
 from towernmt.core.errors import SettingsError, TowerRuleError
 from towernmt.core.tensors import Tensor, TensorSpec
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.models.interface import NMTModel, shift_right
+from towernmt.models.interface import NMTModel, batch_signature, shift_right
 
 
 class TowerWatch:
@@ -203,7 +203,8 @@ def _build(subject: Any, signature: Sequence[TensorSpec], function: Callable[[An
                                           training=False, reuse=True, inputs=f"predict_{i}") for i in range(2))
     return tower_rules.Builds(
         subject, function(subject), alone, first, second, predict, second_predict,
-        uses={use: pair.build(tower, title, f"tower-use-{number}", training=False, reuse=True, inputs=f"use_{number}")
+        uses={use: pair.build(tower, title, f"tower-use-{number}", training=False, reuse=True, inputs=f"use_{number}",
+                              signature=batch_signature(subject.source_factor_count))
               for number, (use, (title, tower)) in enumerate(_uses(subject).items())},
         in_name_scope=scratch().build(function, "a training tower in the name scope 'outer_names/inner'",
                                       "outer_names/inner", inputs="outer_inputs"),
