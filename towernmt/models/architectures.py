@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from towernmt.core.errors import SettingsError
+from towernmt.core.settings import check_types
 from towernmt.models import model_location, model_settings
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def default_values(kind: Any, name: str) -> Any:
     """Return the default settings of a model.
 
     Raises:
-        SettingsError: the model has no settings, or a setting has no default.
+        SettingsError: the model has no settings, or a setting has no default, or one of an unsupported type.
     """
     settings = settings_class(kind)
     if settings is None:
@@ -75,7 +76,9 @@ def default_values(kind: Any, name: str) -> Any:
     if missing:
         raise SettingsError(f"{name}: {settings.__name__}.{missing[0]} has no default: give each setting a default (0 "
                             "for a size that the data determines).")
-    return settings()
+    defaults = settings()
+    check_types(defaults)
+    return defaults
 
 
 def make(kind: Any, name: str, settings: Any) -> NMTModel:
