@@ -45,13 +45,19 @@ Ids = list[list[int]]
 class Direction(NMTModel):
     """A model inside a separate variable scope."""
 
+    recomputes = True       # as the Transformer does
+
     def __init__(self, model: NMTModel, scope: str) -> None:
         self.model, self.scope = model, scope
         self.source_vocab_size, self.target_vocab_size = model.source_vocab_size, model.target_vocab_size
 
     @property
-    def label_smoothing(self) -> float:
-        return self.model.label_smoothing
+    def overrides_loss(self) -> bool:
+        return self.model.overrides_loss
+
+    @property
+    def softmax_sample(self) -> float:
+        return self.model.softmax_sample
 
     @property
     def word_dropout(self) -> float:
@@ -60,6 +66,9 @@ class Direction(NMTModel):
     @property
     def dropout_divergence(self) -> float:
         return self.model.dropout_divergence
+
+    def loss(self, *arguments: Any) -> Any:
+        return self._within("loss", *arguments)
 
     def encode(self, *arguments: Any) -> Any:
         return self._within("encode", *arguments)

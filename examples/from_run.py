@@ -39,6 +39,7 @@ def settings_from_run(options: argparse.Namespace, defaults: Sequence[str] = ())
         defaults: assignments in the form of --set, including validation.steps and checkpoint.steps.
     """
     from towernmt.checkpoint import initial_checkpoint
+    from towernmt.models import with_guided_heads
     from towernmt.run import InitSettings, Overrides, RunDirectory, SettingsSources, resolve_settings
 
     assigned = Overrides("--set", parse_assignments(options.assignments))
@@ -52,8 +53,8 @@ def settings_from_run(options: argparse.Namespace, defaults: Sequence[str] = ())
     train = dataclasses.replace(settings.train, steps=0, epochs=0, minutes=0.0, stop_patience=0)
     validation = dataclasses.replace(settings.validation, minutes=0.0)
     checkpoint = dataclasses.replace(settings.checkpoint, minutes=0.0, average=0)
-    base = dataclasses.replace(settings, train=train, validation=validation, checkpoint=checkpoint,
-                               init=InitSettings(checkpoint=str(options.model)))
+    base = dataclasses.replace(settings, model=with_guided_heads(settings.model), train=train, validation=validation,
+                               checkpoint=checkpoint, init=InitSettings(checkpoint=str(options.model)))
     overrides = (Overrides("defaults", parse_assignments(defaults)), assigned)
     return resolve_settings(SettingsSources(base=base, overrides=overrides)).settings
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import filecmp
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -130,7 +131,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def distilled_data(options: argparse.Namespace, teacher: RunDirectory) -> TrainingData:
-    """Return the training text with the teacher's translations, which are made once."""
+    """Return the training text with the teacher's translations, which are made once.
+
+    Raises:
+        SettingsError: the directory of the run contains the translations of another text.
+    """
     source, target = (Path(options.logdir) / f"distilled.{side}" for side in ("source", "target"))
     if not source.is_file():
         source.parent.mkdir(parents=True, exist_ok=True)
@@ -138,6 +143,9 @@ def distilled_data(options: argparse.Namespace, teacher: RunDirectory) -> Traini
             stream = Translator(teacher.path, options.beam).translate_stream(text, options.source)
             output.writelines(f"{translation.text}\n".encode() for translation, *_ in stream)
         source.write_bytes(Path(options.source).read_bytes())   # last: it marks a complete translation
+    elif Path(options.source).is_file() and not filecmp.cmp(source, options.source, shallow=False):
+        raise SettingsError(f"{target} has the translations of another text than --source {options.source}: pass "
+                            "another --logdir.")
     return open_training_data(f"{options.logdir}/distilled.{{source,target}}", teacher.vocabulary)
 
 

@@ -187,6 +187,12 @@ def test_a_validation_that_needs_the_attention_of_a_model_without_is_refused(fit
         fit([validator(search=SearchSettings(coverage_penalty=0.2))], steps=1)
 
 
+def test_a_validation_that_needs_the_loss_of_a_tower_without_its_name_is_refused(fit, monkeypatch):
+    monkeypatch.setattr(Copier, "build_graph", lambda self, source, *_: tf.reduce_mean(self._logits(source)))
+    with pytest.raises(SettingsError, match="build_graph of Copier creates no tensor named 'nll'"):
+        fit([validator()], steps=1)
+
+
 def test_a_last_step_that_was_validated_is_not_validated_again(fit, recorder):
     fit([validator(loss=False)], steps=4, epochs=2)
     assert [step for step, _ in recorder.of("validation_bleu")] == [2, 4, 6, 8]

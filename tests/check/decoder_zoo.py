@@ -64,6 +64,13 @@ class ForgetsTheStart(TameDecoder):
         return super().decode_step(token, state._replace(cache=tf.zeros_like(state.cache)))
 
 
+class AttendsElsewhere(TameDecoder):
+    """A form with attention, for guided alignment, whose hidden layer is not that of the form without it."""
+
+    def decode_with_attention(self, memory: Any, target_in: Any) -> tuple[Any, Any]:  # broken
+        return 2.0 * self.decode_hidden(memory, target_in), tf.ones_like(target_in, tf.float32)[..., None]
+
+
 class KeepsWordsOutsideTheCache(TameDecoder):
     """Words are kept outside the cache, so reordered hypotheses lose the words that they have read."""
 
@@ -118,6 +125,9 @@ ZOO = [
     Beast(ForgetsTheStart, "stepwise",
           "decode_step and decode return different logits for target position 2 of the same words: both must compute "
           "the same function; otherwise translation does not use the model that was trained."),
+    Beast(AttendsElsewhere, "stepwise",
+          "decode_with_attention and decode return different logits for target position 1 of the same words: both must "
+          "compute the same function; otherwise translation does not use the model that guided alignment trains."),
     Beast(KeepsWordsOutsideTheCache, "stepwise",
           "decode_step and decode return different logits for target position 3 after hypotheses are reordered: keep "
           "the complete state of a hypothesis in its row of the cache, and nowhere else."),

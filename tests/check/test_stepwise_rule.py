@@ -52,6 +52,44 @@ def test_a_weight_that_only_translating_uses_is_reported():
     assert "is created only for translating (a tower of decode_step): no training tower has it" in breach.message
 
 
+def test_a_decoding_step_that_fails_with_attention_is_reported():
+    class Attentive(decoder_zoo.TameDecoder):
+        def decode_with_attention(self, memory, target_in):
+            return self.decode_hidden(memory, target_in), tf.ones_like(target_in, tf.float32)[..., None]
+
+        def decode_step(self, token, state, attention=False):
+            logits, state = super().decode_step(token, state)
+            return (logits, state, self.weights) if attention else (logits, state)
+
+    (breach,) = check_tower(Attentive())
+    assert breach.rule == "fails" and breach.message.startswith(
+        "a tower of decode_step with attention cannot be built: AttributeError")
+
+
+def test_an_overridden_decode_does_not_hide_that_training_computes_something_else():
+    class Sharpened(decoder_zoo.TameDecoder):
+        def decode(self, memory, target_in):
+            return 2.0 * super().decode(memory, target_in)
+
+        def decode_step(self, token, state):
+            logits, state = super().decode_step(token, state)
+            return 2.0 * logits, state
+
+    (breach,) = check_tower(Sharpened())
+    assert breach.rule == "stepwise" and breach.message.startswith(
+        "decode_step and decode_hidden with output_projection (training calls these, and not decode) return different")
+
+
+def test_a_local_variable_has_its_initial_value_as_in_training():
+    class Scaled(decoder_zoo.TameDecoder):
+        def encode(self, source, source_length):
+            scale = tf1.get_variable("scale", [], initializer=tf1.ones_initializer(), trainable=False,
+                                     collections=[tf1.GraphKeys.LOCAL_VARIABLES])
+            return scale * super().encode(source, source_length)
+
+    assert check_tower(Scaled()) == []
+
+
 def test_weights_that_only_training_uses_are_accepted():
     class SecondTask(decoder_zoo.TameDecoder):
         def build_graph(self, *inputs, **named):
@@ -61,6 +99,19 @@ def test_weights_that_only_training_uses_are_accepted():
             return loss
 
     assert check_tower(SecondTask()) == []
+
+
+def test_a_model_whose_cost_has_other_inputs_is_translated_and_scored_as_any_other():
+    class Regression(decoder_zoo.TameDecoder):
+        def inputs(self):
+            return [*super().inputs()[:2], tf.TensorSpec([None, None, 12], tf.float32, "wanted")]
+
+        def build_graph(self, source, source_length, wanted):
+            target_in = tf.zeros(tf.shape(wanted)[:2], tf.int32)
+            hidden = self.decode_hidden(self.encode(source, source_length), target_in)
+            return tf.reduce_mean((self.output_projection().logits(hidden) - wanted) ** 2)
+
+    assert check_tower(Regression()) == []
 
 
 @pytest.mark.thorough

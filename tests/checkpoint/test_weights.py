@@ -146,3 +146,14 @@ def test_a_weight_that_only_alignment_uses_is_a_prediction_weight_if_the_checkpo
     model = Aligner(TransformerSettings(hidden_size=8, filter_size=8, heads=2, encoder_layers=1, decoder_layers=1,
                                         source_vocab_size=9, target_vocab_size=9))
     assert "aligner" not in weights_of_model(model) and "aligner" in weights_of_model(model, {"aligner"})
+
+
+def test_a_model_whose_cost_has_other_inputs_predicts_with_the_weights_of_its_architecture():
+    class ExpectedRisk(Transformer):
+        def inputs(self):
+            return [*super().inputs()[:2], tf.TensorSpec([None, None, None], tf.int32, "candidates"),
+                    tf.TensorSpec([None, None], tf.int32, "candidates_length")]
+
+    settings = TransformerSettings(hidden_size=8, filter_size=8, heads=2, encoder_layers=1, decoder_layers=1,
+                                   source_vocab_size=9, target_vocab_size=9)
+    assert weights_of_model(ExpectedRisk(settings)) == weights_of_model(Transformer(settings))

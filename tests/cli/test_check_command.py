@@ -38,6 +38,9 @@ class Bad(Good):
 def make():
     return Bad()
 
+def make_from_settings(*, settings: Sizes):
+    return Good(settings)
+
 number = 3
 '''
 
@@ -51,9 +54,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_command_reports_that_a_model_obeys_all_rules(folder, capsys):
-    assert main(["check", "my_model.py:Good"]) == 0
-    assert "my_model.py:Good obeys the 12 rules" in capsys.readouterr().out
+@pytest.mark.parametrize("name", ["Good", "make_from_settings"])
+def test_the_command_reports_that_a_model_obeys_all_rules(folder, capsys, name):
+    assert main(["check", f"my_model.py:{name}"]) == 0
+    assert f"my_model.py:{name} obeys the 12 rules" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["Bad", "make"])
@@ -71,6 +75,8 @@ def test_each_breach_is_a_line_with_its_place_and_rule(folder, capsys, name):
 def test_the_settings_of_the_checked_model_can_be_chosen(folder, capsys):
     assert main(["check", "my_model.py:Good", "--set", "model.depth=4"]) == 1
     assert "fails" in capsys.readouterr().out               # [None, 3] times [4]
+    assert main(["check", "my_model.py:Good", "--set", "train.xla=true"]) == 1
+    assert "--set train.xla=true has no effect, because the check does not train" in capsys.readouterr().err
     assert main(["check", "my_model.py:Good", "--preset", "big"]) == 1
     assert "my_model.py:Good has no presets" in capsys.readouterr().err
     assert main(["check", "my_model.py:make", "--set", "model.depth=4"]) == 1

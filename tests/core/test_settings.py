@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from towernmt.core.settings import (
     all_keys,
     apply_overrides,
     assigned,
+    check_types,
     describe,
     flatten,
     load_yaml,
@@ -86,6 +88,46 @@ def test_saved_settings_come_back(tmp_path_factory: pytest.TempPathFactory, sett
     path = tmp_path_factory.mktemp("settings") / "settings.yaml"
     save_yaml(settings, path)
     assert apply_overrides(Outer(), load_yaml(path)) == settings
+
+
+@dataclass
+class Kinds:
+    mode: Literal["soft", "hard", 3] = "soft"
+    sizes: tuple[int, ...] = (1, 2)
+    window: tuple[int, float] = (1, 0.5)
+    loose: list = field(default_factory=lambda: [1, "a"])
+    note: Literal["x"] | None = None
+
+
+def test_literals_and_tuples_come_back_and_are_set(tmp_path: Path) -> None:
+    check_types(Kinds())
+    changed = apply_overrides(Kinds(), parse_assignments(["mode=3", "sizes=3,4,5", "window=[2, 1]", "note=x"]))
+    assert changed == Kinds(3, (3, 4, 5), (2, 1.0), note="x")
+    save_yaml(changed, tmp_path / "kinds.yaml")
+    assert apply_overrides(Kinds(), load_yaml(tmp_path / "kinds.yaml")) == changed
+    for assignment, message in (("mode=firm", "mode=firm is not one of soft, hard, 3"), ("window=1", "is not a list"),
+                                ("loose=ab", "loose=ab is not a list in a settings file")):
+        with pytest.raises(SettingsError, match=message):
+            apply_overrides(Kinds(), parse_assignments([assignment]))
+
+
+@pytest.mark.parametrize(("kind", "value"), [
+    (dict[str, int], {"a": 1}), (Any, None), (int, None), (str, 5), (int, 0.5), (Path, Path("x")),
+    (float, np.float32(1)), (tuple[int, int], (1, 2, 3)), (Literal["a"], "b")])
+def test_a_setting_that_could_not_be_read_again_is_refused(kind: Any, value: Any) -> None:
+    settings = dataclasses.make_dataclass("Own", [("x", kind, field(default_factory=lambda: value))])()
+    with pytest.raises(SettingsError, match="Own.x: .* cannot be read from a settings.yaml"):
+        check_types(settings)
+
+
+def test_a_computed_field_is_refused() -> None:
+    with pytest.raises(SettingsError, match="Own.x has init=False"):
+        check_types(dataclasses.make_dataclass("Own", [("x", int, field(default=1, init=False))])())
+
+
+def test_a_type_that_is_imported_only_for_type_checkers_is_refused() -> None:
+    with pytest.raises(SettingsError, match="Own: the type of a setting cannot be read .*'Nowhere'"):
+        check_types(dataclasses.make_dataclass("Own", [("x", "Nowhere", 1)])())
 
 
 def test_yaml_may_be_nested_or_dotted(tmp_path: Path) -> None:

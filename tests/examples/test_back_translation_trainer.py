@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -71,6 +72,20 @@ def test_text_without_a_usable_sentence_is_refused(arguments, example, tmp_path,
 def test_text_with_factors_is_refused(arguments, factored, example, capfd):
     assert example("back_translation_trainer").main([f"--data={factored}", *arguments[1:]]) == 1
     assert "has source factors, but sampled translations have none" in capfd.readouterr().err
+
+
+def test_both_models_have_the_loss_and_the_softmax_of_their_architecture(example, tmp_path):
+    (tmp_path / "doubled.py").write_text("from towernmt.models import Transformer\n\n\nclass Doubled(Transformer):\n"
+                                         "    def loss(self, logits, batch):\n"
+                                         "        return 2.0 * super().loss(logits, batch)\n")
+    settings = default_settings(f"{tmp_path}/doubled.py:Doubled")
+    model = dataclasses.replace(settings.model, source_vocab_size=9, target_vocab_size=9, label_smoothing=0.3,
+                                softmax_sample=0.2)
+    both = example("back_translation_trainer").BothDirections(dataclasses.replace(settings, model=model))
+    batch = SimpleNamespace(is_training=True, cross_entropy=lambda smoothing: smoothing)
+    for direction in both.directions.values():
+        assert direction.loss(None, batch) == pytest.approx(0.6)
+        assert direction.overrides_loss and direction.softmax_sample == 0.2
 
 
 def test_both_models_regularise_as_the_settings_say_and_alignments_are_refused(arguments, example, capfd):

@@ -71,7 +71,7 @@ def test_each_process_of_a_training_loads_the_teacher(paths, example):
         assert SyncMultiGPUTrainer(towers=1).register_callback(load)
 
 
-def test_a_student_learns_the_teachers_translations(paths, example, weights, tmp_path):
+def test_a_student_learns_the_teachers_translations(paths, example, weights, tmp_path, capfd):
     arguments = ["sequence", f"--teacher={paths.run}", f"--source={paths.text}/source", f"--logdir={tmp_path}",
                  "--beam=1", "--set", *STUDENT, "train.steps=5"]
     assert example("knowledge_distillation").main(arguments) == 0
@@ -80,6 +80,9 @@ def test_a_student_learns_the_teachers_translations(paths, example, weights, tmp
     assert (tmp_path / "distilled.source").read_text().splitlines() == lines and len(written) == len(lines)
     assert written[:3] == Translator(paths.run, beam_size=1).translate(lines[:3])
     assert weights(tmp_path)["global_step"] == 5
+    (tmp_path / "other").write_text("ba da\n")
+    assert example("knowledge_distillation").main([*arguments, f"--source={tmp_path / 'other'}"]) == 1
+    assert "distilled.target has the translations of another text than --source" in capfd.readouterr().err
 
 
 def test_distillation_works_with_word_dropout_and_r_drop(paths, example, scalars, tmp_path):

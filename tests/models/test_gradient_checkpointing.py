@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tensorpack.tfutils.tower import TrainTowerContext
 
+from tests.check.decoder_zoo import TameDecoder
 from towernmt.core.errors import SettingsError, TowerRuleError
 from towernmt.core.graph_state import GraphSettings, graph_state
 from towernmt.core.tf_compat import tf, tf1
@@ -122,6 +123,8 @@ def test_models_without_such_layers_refuse_the_setting():
         check_gradient_checkpointing(model, off)
         with pytest.raises(SettingsError, match=f"=true has no effect on {kind.model.__name__}"):
             check_gradient_checkpointing(model, on)
+    with pytest.raises(SettingsError, match="=true has no effect on TameDecoder"):
+        check_gradient_checkpointing(TameDecoder(), on)
     check_gradient_checkpointing(Transformer(TransformerSettings(**words)), on)
 
 

@@ -162,6 +162,7 @@ def test_the_guided_layer_of_a_transformer_is_the_last_but_one_or_the_one_that_i
 
 @pytest.mark.parametrize("name, wrong, message", [
     ("transformer", {"guided_alignment_layer": 3}, "model.guided_alignment_layer=3"),
+    ("transformer", {"guided_alignment_heads": 9}, "model.guided_alignment_heads=9 must be at most model.heads="),
     ("seq2seq", {"guided_alignment_weight": 0.1, "attention": "none"}, "needs attention to guide"),
     ("rnnsearch", {"guided_alignment_weight": -0.1}, "model.guided_alignment_weight=-0.1"),
 ])

@@ -11,6 +11,7 @@ import pytest
 
 from towernmt.core.errors import SettingsError
 from towernmt.models import architecture
+from towernmt.models.architectures import presets, settings_class
 from towernmt.models.model_location import find_location, is_findable, load_attribute, name_of_class
 
 pytestmark = pytest.mark.usefixtures("imports_as_before")
@@ -61,6 +62,30 @@ def test_a_module_in_a_package_has_its_relative_imports(tmp_path, monkeypatch, b
     name = "own_pack/deep/mine.py:A" if by == "file" else "own_pack.deep.mine:A"
     assert load_named(name).size == 4
     assert find_location(name).name == "own_pack.deep.mine:A"
+
+
+VERSION = """from __future__ import annotations
+from dataclasses import dataclass
+
+PRESETS = {"larger": {"size": SIZE + 10}}
+
+@dataclass(frozen=True)
+class Sizes:
+    size: int = SIZE
+
+class Model:
+    def __init__(self, settings: Sizes) -> None:
+        self.settings = settings
+"""
+
+
+def test_two_versions_of_a_package_have_their_own_settings_and_presets(tmp_path):
+    kinds = []
+    for size in (1, 2):
+        root = write(tmp_path / str(size), twice_in___init__="", twice_in_mine=VERSION.replace("SIZE", str(size)))
+        kinds.append(load_named(f"{root}/twice/mine.py:Model"))
+    assert [settings_class(kind)().size for kind in kinds] == [1, 2]
+    assert [presets(kind)["larger"]["size"] for kind in kinds] == [1 + 10, 2 + 10]
 
 
 def test_a_file_may_have_the_name_of_a_library(tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -84,6 +84,11 @@ class Without:
     source_vocab_size: int
 
 
+@dataclass
+class Mapped:
+    widths: dict[str, int] = field(default_factory=lambda: {"a": 1})
+
+
 def function(settings: Bare) -> NMTModel:
     return Scratch(settings)
 
@@ -114,6 +119,11 @@ def test_a_model_without_declared_settings_is_refused(kind, message):
 def test_a_setting_without_a_default_is_refused():
     with pytest.raises(SettingsError, match="Without.source_vocab_size has no default"):
         default_values(type("X", (), {"settings_class": Without}), "own.py:X")
+
+
+def test_a_setting_of_a_type_that_a_run_cannot_save_is_refused():
+    with pytest.raises(SettingsError, match="Mapped.widths: {'a': 1} as a setting of the type dict"):
+        default_values(type("X", (), {"settings_class": Mapped}), "own.py:X")
 
 
 def test_a_class_or_a_function_makes_a_model_from_settings():

@@ -111,9 +111,11 @@ def test_logits_equal_a_forward_pass_written_from_the_paper(graph, style):
 
 
 @pytest.mark.parametrize("layer", [1, 2])
-@pytest.mark.parametrize("weight", [0.0, 0.1])
-def test_the_attention_is_that_of_the_guided_head_or_else_the_mean_over_the_heads_of_its_layer(graph, layer, weight):
-    model = styles.make("transformer", guided_alignment_layer=layer, guided_alignment_weight=weight)
+@pytest.mark.parametrize("weight, heads, averaged_heads", [(0.0, 0, 4), (0.1, 0, 1), (0.0, 1, 1), (0.1, 2, 2)])
+def test_the_attention_is_that_of_the_guided_head_or_else_the_mean_over_the_heads_of_its_layer(
+        graph, layer, weight, heads, averaged_heads):
+    model = styles.make("transformer", guided_alignment_layer=layer, guided_alignment_weight=weight,
+                        guided_alignment_heads=heads)
     with PredictTowerContext(""):
         _, attention = model.decode_with_attention(model.encode(tf.constant(SOURCE), tf.constant(SOURCE_LENGTH)),
                                                    shift_right(tf.constant(TARGET)))
@@ -125,4 +127,4 @@ def test_the_attention_is_that_of_the_guided_head_or_else_the_mean_over_the_head
         reference.logits(SOURCE[row, :SOURCE_LENGTH[row]], np.array([1, *TARGET[row, :TARGET_LENGTH[row] - 1]]))
         looks = reference.looks[layer - 1]
         np.testing.assert_allclose(got[row, :TARGET_LENGTH[row], :SOURCE_LENGTH[row]],
-                                   looks[0] if weight else np.mean(looks, axis=0), rtol=1e-4, atol=1e-5)
+                                   np.mean(looks[:averaged_heads], axis=0), rtol=1e-4, atol=1e-5)

@@ -193,6 +193,7 @@ def test_a_large_model_has_fewer_tokens_on_a_small_gpu():
     at = dataclasses.replace(TATOEBA, target_tokens=None, gpus=1, gpu_memory=24 << 30, vocabulary=32_000)
     assert chosen(at, preset="base")["data.batch_tokens"] == 12_500
     assert chosen(at, preset="big")["data.batch_tokens"] == 6250
+    assert chosen(at, preset="base", model__r_drop_alpha=5.0)["data.batch_tokens"] == 6250
 
 
 def test_gpus_take_bfloat16_by_their_capability_and_without_a_measurement():
@@ -295,6 +296,17 @@ def test_dropout_of_a_run_that_patience_ends_goes_by_the_passes_that_patience_ta
     assert found["model.residual_dropout"] == found["model.embedding_dropout"] == dropout
 
 
+@pytest.mark.parametrize(("epochs", "dropout"), [(1, 0.1), (6, 0.1), (20, 0.2)])
+def test_r_drop_keeps_the_dropout_that_its_two_passes_differ_by(epochs, dropout):
+    found = chosen(TATOEBA, train__epochs=epochs, model__r_drop_alpha=5.0)
+    assert found["model.residual_dropout"] == found["model.embedding_dropout"] == dropout
+
+
+def test_two_passes_of_r_drop_take_twice_the_time():
+    plain, twice = (apply_overrides(default_settings(), {"model.r_drop_alpha": alpha}) for alpha in (0.0, 5.0))
+    assert TATOEBA.tokens_per_second(plain) == pytest.approx(2 * TATOEBA.tokens_per_second(twice))
+
+
 TRAINED = {"init__checkpoint": "runs/a"}
 
 
@@ -321,6 +333,16 @@ def test_a_model_that_muon_trained_is_trained_further_by_muon(monkeypatch, tmp_p
     monkeypatch.setattr(restore, "initial_checkpoint", lambda location: (run, tmp_path))
     found = chosen(TATOEBA, preset="mini", init__checkpoint=str(run.path), **given)
     assert (found["optimizer.name"], found["optimizer.learning_rate"]) == expected
+
+
+def test_the_heads_that_have_learned_alignments_are_those_of_the_initial_run(monkeypatch, tmp_path):
+    run = RunDirectory(tmp_path / "first")
+    run.save_settings(apply_overrides(default_settings("transformer", "mini"), {
+        "model.guided_alignment_weight": 0.1, "model.guided_alignment_layer": 2}))
+    monkeypatch.setattr(restore, "initial_checkpoint", lambda location: (run, tmp_path))
+    found = chosen(TATOEBA, preset="mini", init__checkpoint=str(run.path))
+    assert (found["model.guided_alignment_layer"], found["model.guided_alignment_heads"]) == (2, 1)
+    assert found["model.guided_alignment_weight"] == 0
 
 
 @pytest.mark.parametrize(("optimizer", "epochs", "rate"), [

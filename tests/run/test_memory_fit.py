@@ -82,7 +82,7 @@ def test_the_largest_batch_that_fits_becomes_the_setting(monkeypatch):
     assert with_fitting_batch(with_limit(3.0), None, None, 1).data.batch_tokens == 2048 in asked
 
 
-def test_a_limit_that_even_the_smallest_batch_passes_is_refused_in_a_sentence(monkeypatch):
+def test_a_limit_that_even_the_smallest_batch_passes_is_refused_in_a_sentence(monkeypatch, tmp_path):
     measured_by(monkeypatch, lambda n: None)
     with pytest.raises(SettingsError, match=r"data.memory_gb=0.5: not even data.batch_tokens=16 fits .*checkpointing"):
         with_fitting_batch(with_limit(0.5), None, None, 1)
@@ -92,6 +92,10 @@ def test_a_limit_that_even_the_smallest_batch_passes_is_refused_in_a_sentence(mo
     recomputing.train.gradient_checkpointing = True
     with pytest.raises(SettingsError, match="raise the limit, or use a smaller model"):
         with_fitting_batch(recomputing, None, None, 1)
+    (tmp_path / "made.py").write_text("from towernmt.models import Transformer, TransformerSettings\n\n\n"
+                                      "def make(settings: TransformerSettings):\n    return Transformer(settings)\n")
+    with pytest.raises(SettingsError, match="raise the limit, or use a smaller model"):
+        with_fitting_batch(dataclasses.replace(with_limit(0.5), architecture=f"{tmp_path}/made.py:make"), None, None, 1)
 
 
 def test_a_system_that_tells_no_memory_is_refused_rather_than_taken_for_boundless(monkeypatch):

@@ -72,6 +72,17 @@ def test_sizes_and_search_come_from_the_model_and_how_to_train_does_not(start: S
     assert settings.optimizer == usual.optimizer and settings.train == usual.train
 
 
+@pytest.mark.parametrize("saved, heads", [
+    ({}, 0), ({"guided_alignment_weight": 0.1}, 1), ({"guided_alignment_weight": 0.1, "guided_alignment_heads": 2}, 2),
+    ({"guided_alignment_heads": 2}, 2)])
+def test_the_heads_that_have_learned_alignments_still_align_without_guided_alignment(
+        start: StartingModel, saved: dict[str, float], heads: int) -> None:
+    RunDirectory(start.run.path).save_settings(apply_overrides(
+        default_settings(), {**SAVED, **{f"model.{name}": value for name, value in saved.items()}}))
+    model = resolved(at(start.run.path)).model
+    assert (model.guided_alignment_weight, model.guided_alignment_layer, model.guided_alignment_heads) == (0, 2, heads)
+
+
 def test_a_custom_model_keeps_its_code(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("from towernmt.models import Transformer\n\n\nclass Mine(Transformer):\n"
                                       "    pass\n")

@@ -16,7 +16,7 @@ import numpy as np
 from towernmt.callbacks.run_hooks import session_for
 from towernmt.callbacks.stateful import training_towers
 from towernmt.callbacks.validation_metrics import ValidationOutcome
-from towernmt.core.errors import DivergenceError
+from towernmt.core.errors import DivergenceError, SettingsError
 from towernmt.core.runs import Run
 from towernmt.core.session import count_gpus
 from towernmt.core.world import current_world
@@ -132,7 +132,7 @@ class ValidationTowers:
 
         Raises:
             DataError: the shortlist file is missing or damaged.
-            SettingsError: the shortlist has other vocabularies.
+            SettingsError: the shortlist has other vocabularies, or the tower of the loss has no tensor `nll`.
         """
         if shortlist := self._search.shortlist:
             Lexicon.load(shortlist).check_vocabularies(self._source_vocabulary, self._target_vocabulary, shortlist)
@@ -142,7 +142,18 @@ class ValidationTowers:
             device = int(device_name.rpartition(":")[2]) if device_name and "gpu" in device_name else -1
             names = [spec.name for spec in self._model.inputs() if spec.name != ALIGNMENT]
             with averaged_weights() if self._search.averaged else nullcontext():
-                self._loss = trainer.get_predictor(names, ["nll"], device)
+                self._loss = self._loss_predictor(trainer, names, device)
+
+    def _loss_predictor(self, trainer: Any, names: list[str], device: int) -> Any:
+        try:
+            return trainer.get_predictor(names, ["nll"], device)
+        except KeyError as error:
+            if "nll:0" not in str(error):
+                raise
+            raise SettingsError(
+                f"build_graph of {type(self._model).__name__} creates no tensor named 'nll', which a validation "
+                "reports as its loss: name the sum of the negative log-likelihoods so, scaled like the cost "
+                "(tf.identity(..., name='nll')).") from None
 
     def open(self, trainer: Any) -> None:
         """Use the trainer's session."""

@@ -1,7 +1,8 @@
 """Check that step-by-step decoding equals teacher forcing: run both forms of a decoder, and compare their logits.
 
-A decoder is written twice: `decode` for the whole target at once, `decode_step` for one word. Nothing in a graph
-shows that they agree, so the check runs both in a session, on random sentences, with random parameters.
+A decoder is written twice: `decode_hidden` for the whole target at once, `decode_step` for one word. A decoder with
+attention is written once more, as `decode_with_attention`, which guided alignment trains. Nothing in a graph shows that
+they agree, so the check runs them in a session, on random sentences, with random parameters.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class _StepDecoder(NamedTuple):
     Attributes:
         source, source_length, target_in: placeholders of the teacher-forced form, a row a hypothesis.
         forced_logits: float32 `[rows, STEPS, target vocabulary]`.
+        attended_logits: those of `decode_with_attention`, of the same shape; `forced_logits` for a model without it.
         sentences, sentence_length: placeholders of the stepwise form, a row a sentence.
         words: placeholder int32 `[STEPS, rows]`, the word before each step.
         parents: placeholder int32 `[STEPS - 1, rows]`.
@@ -58,6 +60,7 @@ class _StepDecoder(NamedTuple):
     source_length: Tensor
     target_in: Tensor
     forced_logits: Tensor
+    attended_logits: Tensor
     sentences: Tensor
     sentence_length: Tensor
     words: Tensor
@@ -91,12 +94,14 @@ def _breaches(model: NMTModel, session: Session, decoder: _StepDecoder, rng: np.
     in_order, reordered = _case(model, rng, reorder=False), _case(model, rng, reorder=True)
     logits = _forced_logits(session, decoder, in_order, model, rng)
     decode, decode_step = location_of_definition(model.decode_hidden), location_of_definition(model.decode_step)
+    forced = "decode" if type(model).decode is NMTModel.decode else (
+        "decode_hidden with output_projection (training calls these, and not decode)")
     if not np.isfinite(logits).all():
-        yield Breach("stepwise", "", "decode returns logits that are not finite with random parameters: fix its "
+        yield Breach("stepwise", "", f"{forced} returns logits that are not finite with random parameters: fix its "
                                      "formula.", decode)
     elif step := _differs(logits, _forced_logits(session, decoder, in_order, model, rng)):
         yield Breach("causal", "", (
-            f"the logits of decode for target position {step} change with later target words: mask later positions; "
+            f"the logits of {forced} for target position {step} change with later target words: mask later positions; "
             "otherwise training sees words that translation cannot see."), decode)
     elif step := _differs(logits, _forced_logits(session, decoder, in_order, model, rng, EXTRA_PADDING)):
         yield Breach("padding", "", (
@@ -104,14 +109,19 @@ def _breaches(model: NMTModel, session: Session, decoder: _StepDecoder, rng: np.
             "columns of padding: mask the padding by source_length; otherwise a translation depends on the other "
             "sentences of its batch."),
             location_of_definition(model.encode))
+    elif step := _differs(logits, _forced_logits(session, decoder, in_order, model, rng, with_attention=True)):
+        yield Breach("stepwise", "", (
+            f"decode_with_attention and {forced} return different logits for target position {step} of the same words: "
+            "both must compute the same function; otherwise translation does not use the model that guided alignment "
+            "trains."), location_of_definition(model.decode_with_attention))
     elif step := _differs(logits, _stepwise_logits(session, decoder, in_order)):
         yield Breach("stepwise", "", (
-            f"decode_step and decode return different logits for target position {step} of the same words: both must "
+            f"decode_step and {forced} return different logits for target position {step} of the same words: both must "
             "compute the same function; otherwise translation does not use the model that was trained."), decode_step)
     elif step := _differs(_forced_logits(session, decoder, reordered, model, rng),
                           _stepwise_logits(session, decoder, reordered)):
         yield Breach("stepwise", "", (
-            f"decode_step and decode return different logits for target position {step} after hypotheses are "
+            f"decode_step and {forced} return different logits for target position {step} after hypotheses are "
             "reordered: keep the complete state of a hypothesis in its row of the cache, and nowhere else."),
             decode_step)
 
@@ -144,7 +154,10 @@ def _build(model: NMTModel) -> _StepDecoder:
         return tf1.placeholder(tf.int32, dimensions)
 
     source, source_length, target_in = placeholder(*shape), placeholder(None), placeholder(None, STEPS)
-    forced_logits = model.decode(model.encode(source, source_length), target_in)
+    forced_memory = model.encode(source, source_length)
+    forced_logits = attended_logits = NMTModel.decode(model, forced_memory, target_in)      # as training decodes
+    if model.gives_attention:
+        attended_logits = model.output_projection().logits(model.decode_with_attention(forced_memory, target_in)[0])
 
     sentences, sentence_length = placeholder(*shape), placeholder(None)
     words, parents = placeholder(STEPS, None), placeholder(STEPS - 1, None)
@@ -160,13 +173,14 @@ def _build(model: NMTModel) -> _StepDecoder:
         logits, state = model.decode_step(words[step], DecoderState(memory, cache, state.step, blocks))
         tf.nest.assert_same_structure((cache, blocks), (state.cache, state.blocks))
         step_logits.append(tf.cast(logits, tf.float32))
-    return _StepDecoder(source, source_length, target_in, tf.cast(forced_logits, tf.float32), sentences,
-                        sentence_length, words, parents, tf.stack(step_logits))
+    return _StepDecoder(source, source_length, target_in, tf.cast(forced_logits, tf.float32),
+                        tf.cast(attended_logits, tf.float32), sentences, sentence_length, words, parents,
+                        tf.stack(step_logits))
 
 
 def _forced_logits(session: Session, decoder: _StepDecoder, case: _Case, model: NMTModel, rng: np.random.Generator,
-                   padding: int = 0) -> np.ndarray:
-    """Return the logits of `decode` after the prefixes of each step.
+                   padding: int = 0, with_attention: bool = False) -> np.ndarray:
+    """Return the logits of teacher forcing after the prefixes of each step.
 
     Random words follow each prefix, up to length `STEPS`; they must not change the logits.
 
@@ -177,6 +191,7 @@ def _forced_logits(session: Session, decoder: _StepDecoder, case: _Case, model: 
         model: the model.
         rng: draws the random words.
         padding: number of added columns of padding in the source.
+        with_attention: return the logits of `decode_with_attention`.
 
     Returns:
         float32 `[STEPS, rows, target vocabulary]`.
@@ -186,7 +201,7 @@ def _forced_logits(session: Session, decoder: _StepDecoder, case: _Case, model: 
     for step, prefix in enumerate(case.prefixes):
         targets[step, :, :step + 1] = prefix
     source = np.pad(case.source, [(0, 0), (0, padding), (0, 0)][:case.source.ndim], constant_values=PAD)
-    logits = session.run(decoder.forced_logits, {
+    logits = session.run(decoder.attended_logits if with_attention else decoder.forced_logits, {
         decoder.source: np.concatenate([np.repeat(source, BEAM, 0)] * STEPS),
         decoder.source_length: np.concatenate([np.repeat(case.source_length, BEAM)] * STEPS),
         decoder.target_in: targets.reshape(STEPS * rows, STEPS)})
@@ -204,7 +219,7 @@ def _stepwise_logits(session: Session, decoder: _StepDecoder, case: _Case) -> np
 
 def _set_random_variables(session: Session, rng: np.random.Generator) -> None:
     """Initialise variables, with noise on trainable ones, because a bias of 0 would hide a wrong use of it."""
-    session.run(tf1.global_variables_initializer())
+    session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer(), tf1.tables_initializer()])
     variables = tf1.trainable_variables()
     initial_values = {}
     for variable, value in zip(variables, session.run(variables), strict=True):

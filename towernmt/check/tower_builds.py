@@ -226,7 +226,8 @@ class Scratch:
             self.subject = subject
 
     def build(self, function: Callable[[Any], Function], title: str, scope: str = "", index: int = 0, total: int = 1,
-              training: bool = True, variables: str = "", reuse: bool = False, inputs: str = "inputs") -> Build:
+              training: bool = True, variables: str = "", reuse: bool = False, inputs: str = "inputs",
+              signature: Sequence[TensorSpec] = ()) -> Build:
         """Call the tower function once.
 
         Args:
@@ -239,11 +240,12 @@ class Scratch:
             variables: an enclosing variable scope.
             reuse: whether to reuse existing variables; missing ones are created and recorded, not refused.
             inputs: name scope of the input tensors.
+            signature: the input tensors; by default those of the tower function.
         """
         build = Build(title)
         with self.graph.as_default(), ExitStack() as stack:
             with tf1.name_scope(f"{inputs}/"):
-                tensors = [tf1.placeholder(spec.dtype, spec.shape, spec.name) for spec in self._signature]
+                tensors = [tf1.placeholder(spec.dtype, spec.shape, spec.name) for spec in signature or self._signature]
             if reuse:
                 stack.enter_context(tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE))
             stack.enter_context(_Training(scope, variables, index, total) if training

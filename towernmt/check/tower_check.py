@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from tensorpack.tfutils.tower import get_current_tower_context
@@ -34,7 +35,7 @@ from towernmt.check.tower_rules import (
 from towernmt.core.errors import SettingsError, TowerRuleError
 from towernmt.core.tensors import Tensor, TensorSpec
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.models.interface import NMTModel, shift_right
+from towernmt.models.interface import NMTModel, batch_signature, shift_right
 
 
 class TowerWatch:
@@ -202,8 +203,9 @@ def _build(subject: Any, signature: Sequence[TensorSpec], function: Callable[[An
                                           training=False, reuse=True, inputs=f"predict_{i}") for i in range(2))
     return tower_rules.Builds(
         subject, function(subject), alone, first, second, predict, second_predict,
-        uses={use: pair.build(tower, title, f"tower-{use}", training=False, reuse=True, inputs=use)
-              for use, (title, tower) in _uses(subject).items()},
+        uses={use: pair.build(tower, title, f"tower-use-{number}", training=False, reuse=True, inputs=f"use_{number}",
+                              signature=batch_signature(subject.source_factor_count))
+              for number, (use, (title, tower)) in enumerate(_uses(subject).items())},
         in_name_scope=scratch().build(function, "a training tower in the name scope 'outer_names/inner'",
                                       "outer_names/inner", inputs="outer_inputs"),
         in_variable_scope=scratch().build(function, f"a training tower in the variable scope '{tower_rules.ENCLOSING}'",
@@ -217,14 +219,19 @@ def _uses(model: Any) -> dict[str, tuple[str, Callable[[Any], Callable[..., Any]
         return {}
     towers: dict[str, tuple[str, Callable[[Any], Callable[..., Any]]]] = {
         "translating": ("a tower of decode_step", _decode_one), "scoring": ("a tower of decode_hidden", _score)}
-    return {**towers, "aligning": ("a tower of decode_with_attention", _align)} if model.gives_attention else towers
+    if model.gives_attention:
+        towers["aligning"] = "a tower of decode_with_attention", _align
+    if model.gives_step_attention:
+        towers["translating with alignments"] = (
+            "a tower of decode_step with attention", partial(_decode_one, attention=True))
+    return towers
 
 
-def _decode_one(model: NMTModel) -> Callable[..., Any]:
-    """Return a tower function of the first decoding step."""
+def _decode_one(model: NMTModel, **options: bool) -> Callable[..., Any]:
+    """Return a tower function of the first decoding step; `options` are further arguments of `decode_step`."""
     def decode_one(source: Tensor, source_length: Tensor, *_: Tensor) -> Any:
         state = model.start_state(model.encode(source, source_length), 1)
-        return model.decode_step(tf.zeros([tf.shape(source)[0]], tf.int32), state)
+        return model.decode_step(tf.zeros([tf.shape(source)[0]], tf.int32), state, **options)
 
     return decode_one
 
@@ -232,7 +239,7 @@ def _decode_one(model: NMTModel) -> Callable[..., Any]:
 def _score(model: NMTModel) -> Callable[..., Any]:
     """Return a tower function of teacher forcing."""
     def score(source: Tensor, source_length: Tensor, target: Tensor, *_: Tensor) -> Any:
-        return model.decode(model.encode(source, source_length), shift_right(target))
+        return NMTModel.decode(model, model.encode(source, source_length), shift_right(target))
 
     return score
 

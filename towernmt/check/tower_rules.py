@@ -38,7 +38,7 @@ RULES = {
 DECODER_RULES = {
     "padding": "a sentence's logits do not depend on the padding of its source",
     "causal": "a target position's logits do not depend on later target words",
-    "stepwise": "decode_step returns the logits of decode, at each step and after reordering",
+    "stepwise": "decode_step (after reordering, too) and decode_with_attention return the logits of decode",
 }
 """Further rules, for an `NMTModel`."""
 

@@ -19,7 +19,7 @@ from towernmt.core.errors import CheckpointError
 from towernmt.core.graph_state import BUILDING
 from towernmt.core.tensors import Variable
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.models.interface import NMTModel, sentence_log_probabilities
+from towernmt.models.interface import NMTModel, batch_signature, sentence_log_probabilities
 from towernmt.optim.optimizer import AVERAGE_SUFFIX
 
 KEY = "weights"
@@ -49,7 +49,7 @@ def weights_of_model(model: NMTModel, saved_names: Container[str] = ()) -> list[
     with BUILDING, tf.Graph().as_default(), PredictTowerContext(""):
         tf1.set_random_seed(0)      # see `training_tower`
         source = [tf1.placeholder(spec.dtype, spec.shape) for spec in model.encoder_inputs()]
-        target, target_length = (tf1.placeholder(spec.dtype, spec.shape) for spec in model.inputs()[2:4])
+        target, target_length = (tf1.placeholder(spec.dtype, spec.shape) for spec in batch_signature()[2:4])
         memory = model.encode(*source)
         sentence_log_probabilities(model, memory, target, target_length)
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):

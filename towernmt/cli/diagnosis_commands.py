@@ -119,13 +119,21 @@ def _model_of(model: Any, name: str) -> Any:
 
 
 def _with_few_words(kind: Any, name: str, preset: str | None, assignments: Sequence[str]) -> Any:
-    """Return a model made from settings, with small vocabularies if the settings have their sizes."""
+    """Return a model made from settings, with small vocabularies if the settings have their sizes.
+
+    Raises:
+        SettingsError: an assignment is invalid, or does not set a setting of the model.
+    """
     from towernmt.run.resolve import Overrides, SettingsSources, resolve_settings
 
     overrides = Overrides("--set", parse_assignments(assignments))
     settings = resolve_settings(SettingsSources(name, preset, overrides=(overrides,))).settings.model
+    other = next((key for key in overrides.values if not key.startswith("model.")), None)
+    if other is not None:
+        raise SettingsError(f"check {name}: --set {other}={overrides.values[other]} has no effect, because the check "
+                            "does not train: pass only settings of the model (model.*).")
     names = {field.name for field in dataclasses.fields(settings)} & {"source_vocab_size", "target_vocab_size"}
-    return kind(dataclasses.replace(settings, **{name: 16 for name in names}))
+    return kind(settings=dataclasses.replace(settings, **{name: 16 for name in names}))
 
 
 def add_devices_arguments(parser: argparse.ArgumentParser) -> None:

@@ -140,6 +140,48 @@ def _breach(field: dataclasses.Field[Any], value: Any) -> str:
     return ""
 
 
+def check_types(settings: Any) -> None:
+    """Refuse a dataclass with a value that `apply_overrides` could not read from the YAML of `save_yaml`.
+
+    Args:
+        settings: the dataclass with its default values.
+
+    Raises:
+        SettingsError: the type of a setting is not supported, or is not that of its default.
+    """
+    owner = type(settings)
+    for field in dataclasses.fields(settings):
+        if not field.init:
+            raise SettingsError(f"{owner.__qualname__}.{field.name} has init=False, so a saved value cannot be read: "
+                                "make it a property.")
+        value = getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            check_types(value)
+        elif not _is_readable(_types(owner)[field.name], value):
+            kind = field.type if isinstance(field.type, str) else getattr(field.type, "__name__", field.type)
+            raise SettingsError(
+                f"{owner.__qualname__}.{field.name}: {value!r} as a setting of the type {kind} cannot be read from a "
+                "settings.yaml. Annotate it as int, float, bool, str, a Literal, a list or tuple of these, or a "
+                "dataclass, and as optional if the default is None.")
+
+
+def _is_readable(kind: Any, value: Any) -> bool:
+    try:
+        saved = yaml.safe_load(yaml.safe_dump(value))
+    except yaml.YAMLError:
+        return False
+    return not saved if isinstance(saved, dict) else _as_type(kind, saved) is not _WRONG
+
+
+def _types(owner: type) -> dict[str, Any]:
+    """Return the types of the fields of a dataclass."""
+    try:
+        return typing.get_type_hints(owner)
+    except (NameError, AttributeError, SyntaxError, TypeError) as error:
+        raise SettingsError(f"{owner.__qualname__}: the type of a setting cannot be read ({error}): import or define "
+                            "it in the module of the class, and not only for type checkers.") from error
+
+
 class AssignedText(str):
     """The text of a value after `key=` of `--set`, in YAML. Quotes around a text are optional."""
 
@@ -287,7 +329,7 @@ def _nearest(key: str, spellings: Mapping[str, str]) -> str:
 
 
 def _convert(owner: type, field: dataclasses.Field[Any], key: str, value: Any, origin: str) -> Any:
-    kind = typing.get_type_hints(owner)[field.name]
+    kind = _types(owner)[field.name]
     converted = _as_type(kind, value)
     if converted is _WRONG:
         raise SettingsError(f"{origin}: {key}={value} is not {_type_name(kind)} "
@@ -320,12 +362,17 @@ def _as_type(kind: Any, value: Any) -> Any:
         if value is None or (isinstance(value, str) and (value.lower() in _NONE or (not value and inner is not str))):
             return None
         return _as_type(inner, value)
-    if origin is list:
+    if origin in (list, tuple) and args:
         items = _items(value, args[0]) if isinstance(value, str) else value
-        if not isinstance(items, (list, tuple)):
+        kinds = [*args] if origin is tuple and args[-1] is not ... else None
+        if not isinstance(items, (list, tuple)) or (kinds is not None and len(kinds) != len(items)):
             return _WRONG
-        converted = [_as_type(args[0], item) for item in items]
-        return _WRONG if any(c is _WRONG for c in converted) else converted
+        converted = [_as_type(*pair) for pair in zip(kinds or [args[0]] * len(items), items, strict=True)]
+        return _WRONG if any(c is _WRONG for c in converted) else origin(converted)
+    if origin is typing.Literal:
+        return next((choice for choice in args if _as_type(type(choice), value) == choice), _WRONG)
+    if kind in (list, tuple) and isinstance(value, str):
+        return _WRONG       # not its letters
     if isinstance(value, AssignedText):
         value = _unquoted(value)
     if kind is bool:
@@ -403,9 +450,12 @@ def assigned(value: Any) -> str:
 
 
 def _type_name(kind: Any) -> str:
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text",
+             list: "a list in a settings file", tuple: "a list in a settings file"}
     args = [a for a in typing.get_args(kind) if a is not type(None)]
-    if typing.get_origin(kind) is list:
+    if typing.get_origin(kind) is typing.Literal:
+        return f"one of {', '.join(map(str, args))}"
+    if typing.get_origin(kind) in (list, tuple) and args:
         return f"a list such as `[a, b]` or `a,b` ({names.get(args[0], str(args[0]))} each)"
     return names.get(args[0] if args else kind, str(kind))
 

@@ -52,10 +52,8 @@ class _SpecBuilder:
         encoder = specs.TransformerEncoderSpec(
             s.encoder_layers, num_source_embeddings=1 + len(s.source_factor_vocab_sizes),
             embeddings_merge=specs.EmbeddingsMerge.ADD, **common)
-        shown = s.guided_alignment_layer or max(1, s.decoder_layers - 1)
         decoder = specs.TransformerDecoderSpec(
-            s.decoder_layers, alignment_layer=shown - 1,
-            alignment_heads=1 if s.guided_alignment_weight else s.heads, **common)
+            s.decoder_layers, alignment_layer=s.aligning_layer, alignment_heads=s.aligning_heads, **common)
         decoder.start_from_zero_embedding = s.start == "zero"
         self._embeddings(encoder, decoder)
         for stack, name in ((encoder, "encoder"), (decoder, "decoder")):

@@ -171,7 +171,6 @@ def model_options(s: TransformerSettings, sizes: Sequence[int]) -> dict[str, Any
         s: the settings of the model.
         sizes: sizes of the source and target vocabulary.
     """
-    shown = s.guided_alignment_layer or max(1, s.decoder_layers - 1)
     return {
         "type": "transformer", "version": VERSION,
         "dim-emb": s.hidden_size, "dim-vocabs": list(sizes), "enc-depth": s.encoder_layers,
@@ -182,7 +181,7 @@ def model_options(s: TransformerSettings, sizes: Sequence[int]) -> dict[str, Any
         "transformer-postprocess-emb": "d", "transformer-postprocess-top": "", "transformer-no-projection": False,
         "transformer-train-positions": False, "transformer-tied-layers": [], "transformer-depth-scaling": False,
         "transformer-pool": False, "transformer-rnn-projection": False,
-        "transformer-guided-alignment-layer": str(shown),
+        "transformer-guided-alignment-layer": str(s.aligning_layer + 1),
         "tied-embeddings": s.tie_embeddings == "target", "tied-embeddings-all": s.tie_embeddings == "all",
         "tied-embeddings-src": False,
         # Options of components that the model does not have; Marian requires them nevertheless.

@@ -67,7 +67,7 @@ def settings_from_marian(options: Mapping[str, Any], origin: str, **tables: Any)
         feed_forward=_ACTIVATIONS[options.get("transformer-ffn-activation", "relu")],
         decoder_cell="ssru" if options.get("transformer-decoder-autoreg") == "rnn" else "attention",
         guided_alignment_layer=int(shown) if shown.isdecimal() and 0 < int(shown) <= layers else layers,
-        attention_biases=True, start="zero", **tables)
+        guided_alignment_heads=1, attention_biases=True, start="zero", **tables)
 
 
 _SEARCH_DEFAULTS: Mapping[str, float] = {

@@ -262,7 +262,9 @@ def read_opennmt_tf(request: ImportRequest) -> ForeignModel:
         raise SettingsError(f"{files.checkpoint}: both languages share one table, but their vocabularies differ: pass "
                             "the shared vocabulary twice, --vocabularies FILE FILE.")
     source, target, tables = vocabularies_of(files.pieces, tables, s.tie_embeddings == "all")
-    s = replace(s, source_vocab_size=source.size, target_vocab_size=target.size, source_end=files.source_end)
+    is_guided = (files.params or {}).get("guided_alignment_type") in ("ce", "mse")     # the first head
+    s = replace(s, source_vocab_size=source.size, target_vocab_size=target.size, source_end=files.source_end,
+                guided_alignment_heads=int(is_guided))
     weights = transformer_weights(parameters, s, _tables(parameters, s, *tables), _layer, _norm)
     search, search_notes = opennmt_tf_search(files.params)
     notes = (_RELU_NOTE, *(() if files.pieces else (WORDS_NOTE,)), *search_notes)

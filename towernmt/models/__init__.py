@@ -18,7 +18,8 @@ __getattr__, __dir__, __all__ = lazy_exports(__name__, {
     "layers.projections": ["Projection", "linear_layer"],
     "layers.randomness": ["start_clock"],
     "losses": ["LossBatch"],
-    "model_settings": ["ConvS2SSettings", "RNNSearchSettings", "Seq2SeqSettings", "TransformerSettings"],
+    "model_settings": [
+        "ConvS2SSettings", "RNNSearchSettings", "Seq2SeqSettings", "TransformerSettings", "with_guided_heads"],
     "rnnsearch": ["RNNSearch", "RNNSearchMemory"],
     "seq2seq": ["Seq2Seq", "Seq2SeqMemory"],
     "transformer": ["Transformer", "TransformerMemory"],

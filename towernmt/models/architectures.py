@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from towernmt.core.errors import SettingsError
+from towernmt.core.settings import check_types
 from towernmt.models import model_location, model_settings
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def presets(kind: Any) -> dict[str, dict[str, Any]]:
     settings, bases = settings_class(kind), getattr(kind, "__mro__", [kind])
     names = {field.name for field in dataclasses.fields(settings)} if settings is not None else set()
     presets_by_base = [(base, vars(base).get("presets")) for base in bases]
-    presets_by_base += [(base, getattr(sys.modules.get(base.__module__), "PRESETS", None)) for base in bases]
+    presets_by_base += [(base, _namespace(base).get("PRESETS")) for base in bases]
     for base, base_presets in presets_by_base:
         if base_presets is not None and settings is not None and issubclass(settings, settings_class(base) or ()):
             return {name: values for name, values in base_presets.items() if values.keys() <= names}
@@ -64,7 +65,7 @@ def default_values(kind: Any, name: str) -> Any:
     """Return the default settings of a model.
 
     Raises:
-        SettingsError: the model has no settings, or a setting has no default.
+        SettingsError: the model has no settings, or a setting has no default, or one of an unsupported type.
     """
     settings = settings_class(kind)
     if settings is None:
@@ -75,7 +76,9 @@ def default_values(kind: Any, name: str) -> Any:
     if missing:
         raise SettingsError(f"{name}: {settings.__name__}.{missing[0]} has no default: give each setting a default (0 "
                             "for a size that the data determines).")
-    return settings()
+    defaults = settings()
+    check_types(defaults)
+    return defaults
 
 
 def make(kind: Any, name: str, settings: Any) -> NMTModel:
@@ -108,11 +111,24 @@ def _dataclass(annotation: Any, owner: Any) -> Any:
     """Return the dataclass that an annotation of `owner` refers to, or None if it is not a dataclass."""
     if isinstance(annotation, str):
         try:
-            annotation = eval(annotation, vars(sys.modules[owner.__module__]))
+            annotation = eval(annotation, _namespace(owner))
         except (NameError, AttributeError, SyntaxError, TypeError, KeyError) as error:
             raise SettingsError(f"{owner.__qualname__}: the annotation of its settings, '{annotation}', cannot be read "
                                 f"({error}): import or define that in its module.") from error
     return annotation if isinstance(annotation, type) and dataclasses.is_dataclass(annotation) else None
+
+
+def _namespace(owner: Any) -> dict[str, Any]:
+    """Return the names of the module that defines a class or function; {} if they are unknown.
+
+    The module of that name in `sys.modules` may be another one, because two runs may have different copies of a
+    package.
+    """
+    functions = vars(owner).values() if isinstance(owner, type) else [owner]
+    for function in functions:
+        if inspect.isfunction(function) and function.__module__ == owner.__module__:
+            return function.__globals__
+    return getattr(sys.modules.get(owner.__module__), "__dict__", {})
 
 
 _MODULES = {

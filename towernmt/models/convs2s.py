@@ -156,7 +156,6 @@ class ConvS2S(ConfiguredModel):
 
     architecture = "convs2s"
     compiles: ClassVar[bool] = True
-    recomputes: ClassVar[bool] = False
     settings: ConvS2SSettings
 
     def __post_init__(self) -> None:

@@ -105,8 +105,8 @@ class NMTModel(ModelDesc):
     make_optimizer: Callable[[], Optimizer] | None = None
     """Creates the `tf1.train.Optimizer`, unless a class overrides `optimizer`. A run sets it from its settings; None
     means Adam with the default settings."""
-    recomputes: ClassVar[bool] = True
-    """Whether it can have layers that `checkpointed` computes again; others refuse `train.gradient_checkpointing`."""
+    recomputes: ClassVar[bool] = False
+    """Whether `checkpointed` computes its layers again; other models refuse `train.gradient_checkpointing`."""
     compiles: ClassVar[bool] = False
     """Whether XLA can compile its training towers; others refuse `train.xla`."""
     source_vocab_size: int
@@ -190,7 +190,10 @@ class NMTModel(ModelDesc):
         return self.gives_attention and "attention" in inspect.signature(self.decode_step).parameters
 
     def decode(self, memory: Nest, target_in: Tensor) -> Tensor:
-        """Return teacher-forced logits, float32 `[batch, target length, target vocabulary]`."""
+        """Return teacher-forced logits, float32 `[batch, target length, target vocabulary]`.
+
+        Do not override it: training, scoring and validation call `decode_hidden` and `output_projection` themselves.
+        """
         return self.output_projection().logits(self.decode_hidden(memory, target_in))
 
     @property

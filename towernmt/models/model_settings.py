@@ -12,7 +12,7 @@ scaled):
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from towernmt.core.errors import SettingsError
@@ -192,12 +192,39 @@ class TransformerSettings(CommonSettings):
         "attention", "how a target word sees the earlier target words: by self-attention, or by an SSRU, which decodes "
                      "faster", choices=DECODER_CELLS)
     initialization: str = setting(
-        "glorot", "with zero_outputs, each layer at first adds nothing to its input; for deep stacks: depth_scaled "
-                  "divides the first kernels of layer l by sqrt(l); deepnorm is for postprocess=drn",
+        "glorot", "with zero_outputs, each attention and feed-forward layer at first adds nothing to its input; for "
+                  "deep stacks: depth_scaled divides the initial kernels of layer l by sqrt(l); deepnorm is for "
+                  "postprocess=drn",
         choices=INITIALIZATIONS)
     guided_alignment_layer: int = setting(
         0, "decoder layer, from 1, whose first head of cross-attention learns the alignments of the data; 0 for the "
            "last but one", at_least=0)
+    guided_alignment_heads: int = setting(
+        0, "number of first heads of that layer whose mean attention aligns words; 0 for one if "
+           "guided_alignment_weight is above 0, and for all otherwise", at_least=0)
+
+    @property
+    def aligning_layer(self) -> int:
+        """Index, from 0, of the decoder layer whose cross-attention aligns words."""
+        return (self.guided_alignment_layer or max(1, self.decoder_layers - 1)) - 1
+
+    @property
+    def aligning_heads(self) -> int:
+        """Number of first heads of `aligning_layer` whose mean attention aligns words."""
+        return self.guided_alignment_heads or (1 if self.guided_alignment_weight else self.heads)
+
+
+def with_guided_heads(model: Any) -> Any:
+    """Return the settings of a trained model, by which its guided heads align words without guided alignment, too.
+
+    A new training of the model may have no word alignments, and then `guided_alignment_weight` is 0.
+
+    Args:
+        model: settings of a model of any architecture.
+    """
+    if not isinstance(model, TransformerSettings) or not model.guided_alignment_weight:
+        return model
+    return replace(model, guided_alignment_heads=model.aligning_heads)
 
 
 TRANSFORMER_PRESETS: dict[str, dict[str, Any]] = {
@@ -246,6 +273,9 @@ def check_settings(s: TransformerSettings) -> None:
     if s.guided_alignment_layer > s.decoder_layers:
         raise SettingsError(f"model.guided_alignment_layer={s.guided_alignment_layer} must be one of the "
                             f"model.decoder_layers={s.decoder_layers}, counted from 1, or 0 for the last but one.")
+    if s.guided_alignment_heads > s.heads:
+        raise SettingsError(f"model.guided_alignment_heads={s.guided_alignment_heads} must be at most "
+                            f"model.heads={s.heads}.")
     residual, norm = s.postprocess.find("r"), s.postprocess.find("n")
     if s.initialization == "deepnorm" and ("n" in s.preprocess or not 0 <= residual < norm):
         raise SettingsError("model.initialization=deepnorm normalises the sum with the residual: set "

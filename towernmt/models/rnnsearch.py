@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from towernmt.core.errors import SettingsError
 from towernmt.core.tensors import Tensor
@@ -50,7 +50,6 @@ class RNNSearch(ConfiguredModel):
     """
 
     architecture = "rnnsearch"
-    recomputes: ClassVar[bool] = False
     settings: RNNSearchSettings
 
     def __post_init__(self) -> None:

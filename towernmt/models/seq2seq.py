@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from towernmt.core.errors import SettingsError
 from towernmt.core.tensors import Tensor
@@ -53,7 +53,6 @@ class Seq2Seq(ConfiguredModel):
     """
 
     architecture = "seq2seq"
-    recomputes: ClassVar[bool] = False
     settings: Seq2SeqSettings
 
     def __post_init__(self) -> None:

@@ -152,6 +152,7 @@ class Transformer(ConfiguredModel):
 
     architecture = "transformer"
     compiles: ClassVar[bool] = True
+    recomputes: ClassVar[bool] = True
     settings: TransformerSettings
 
     def __post_init__(self) -> None:
@@ -174,8 +175,7 @@ class Transformer(ConfiguredModel):
         if s.decoder_cell == "attention":
             self_attention = SelfAttention(s.hidden_size, s.heads, s.attention_dropout, self.pair_positions(), gains,
                                            biases=s.attention_biases)
-        shown_heads = 1 if s.guided_alignment_weight else s.heads
-        return [self_attention, CrossAttention(s.heads, s.attention_dropout, gains, shown_heads=shown_heads,
+        return [self_attention, CrossAttention(s.heads, s.attention_dropout, gains, shown_heads=s.aligning_heads,
                                                biases=s.attention_biases)]
 
     def encode(self, source: Tensor, source_length: Tensor) -> TransformerMemory:
@@ -208,15 +208,11 @@ class Transformer(ConfiguredModel):
     def decode_with_attention(self, memory: TransformerMemory, target_in: Tensor) -> tuple[Tensor, Tensor]:
         """Return the last hidden layer and the cross-attention of `guided_alignment_layer` (Garg et al. 2019).
 
-        With guided alignment, it is the attention of the first head, which is guided; otherwise the mean of all heads.
+        With guided alignment, it is the attention of the first head, which is guided; otherwise the mean of all heads,
+        or of `guided_alignment_heads`.
         """
-        hidden, (attention,) = self._teacher_forced(memory, target_in, self._shown_layer)
+        hidden, (attention,) = self._teacher_forced(memory, target_in, self.settings.aligning_layer)
         return hidden, attention
-
-    @property
-    def _shown_layer(self) -> int:
-        """Return the index of the decoder layer whose attention is returned."""
-        return (self.settings.guided_alignment_layer or max(1, self.settings.decoder_layers - 1)) - 1
 
     def _teacher_forced(self, memory: TransformerMemory, target_in: Tensor, shown_layer: int | None
                         ) -> tuple[Tensor, list[Tensor]]:
@@ -252,7 +248,7 @@ class Transformer(ConfiguredModel):
     def decode_step(self, token: Tensor, state: DecoderState, attention: bool = False) -> tuple[Any, ...]:
         memory: TransformerMemory = state.memory
         decoding_step = _DecodingStep(memory, state)
-        shown_layer, weights = self._shown_layer if attention else None, []
+        shown_layer, weights = self.settings.aligning_layer if attention else None, []
 
         def attend(y: Tensor, attention: Attention, layer: int, sublayer: int) -> Tensor:
             attended = decoding_step.attend(y, attention, layer, sublayer, layer == shown_layer)

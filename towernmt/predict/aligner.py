@@ -16,7 +16,7 @@ from towernmt.core.tf_compat import tf
 from towernmt.dataflow.batches.batch import pad_sentences
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import FactorError
-from towernmt.models.interface import NMTModel, shift_right
+from towernmt.models.interface import NMTModel, batch_signature, shift_right
 from towernmt.predict.lines.batch_inputs import plan_batches
 from towernmt.predict.lines.hypotheses import WordAlignment, words_of_line
 from towernmt.predict.lines.words_of_lines import word_weights
@@ -61,7 +61,7 @@ class Aligner:
             self.checkpoint = trained.checkpoint
             self.source_vocabulary, self.target_vocabulary = trained.source_vocabulary, trained.target_vocabulary
             self._predictor = trained.predictor(
-                _attention_tower(trained.model), trained.model.inputs()[:4], ["attention"])
+                _attention_tower(trained.model), batch_signature(trained.model.source_factor_count)[:4], ["attention"])
 
     @overload
     def align(self, pairs: tuple[str, str]) -> WordAlignment: ...

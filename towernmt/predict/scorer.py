@@ -14,7 +14,7 @@ from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf
 from towernmt.dataflow.batches.batch import pad_sentences
-from towernmt.models.interface import NMTModel, token_log_probabilities
+from towernmt.models.interface import NMTModel, batch_signature, token_log_probabilities
 from towernmt.models.model_settings import PRECISIONS
 from towernmt.predict.ensemble import open_trained
 from towernmt.predict.pair_scorer import PairScore, PairScorer, bits_per_character, token_batches, token_perplexity
@@ -57,7 +57,8 @@ class Scorer(PairScorer):
                           averaged=averaged, precision=precision) as trained:
             super().__init__(trained.source_vocabulary, trained.target_vocabulary, trained.checkpoint, batch_tokens)
             self._predictor = trained.predictor(
-                _scoring_tower(trained.model), trained.model.inputs()[:4], ["log_prob", "token_log_probs"])
+                _scoring_tower(trained.model), batch_signature(trained.model.source_factor_count)[:4],
+                ["log_prob", "token_log_probs"])
 
     def score_ids(self, sources: list[list[int]], targets: list[list[int]]) -> list[tuple[float, np.ndarray]]:
         scores: list[tuple[float, np.ndarray]] = [(math.nan, np.empty(0))] * len(sources)

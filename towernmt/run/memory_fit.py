@@ -115,7 +115,8 @@ def with_fitting_batch(settings: Settings, data: TrainingData, gpus: Sequence[in
     batch_tokens = largest_that_fits(measure, int(limit * GIB), first)
     if batch_tokens is None:
         checkpointed = settings.train.gradient_checkpointing
-        can_checkpoint = architecture(settings.architecture).model.recomputes and not checkpointed
+        kind = architecture(settings.architecture).model        # perhaps a function that makes the model
+        can_checkpoint = getattr(kind, "recomputes", False) and not checkpointed
         raise SettingsError(f"data.memory_gb={limit:g}: not even data.batch_tokens={min(peaks)} fits (it needs more "
                             f"than {limit:g} GiB): raise the limit, "
                             f"{'set train.gradient_checkpointing=true, ' if can_checkpoint else ''}or use a smaller "

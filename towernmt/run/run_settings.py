@@ -259,6 +259,11 @@ def width_of_model(settings: Settings) -> int:
     return int(getattr(settings.model, "hidden_size", 512))
 
 
+ALIGNING_HEADS = ("model.guided_alignment_layer", "model.guided_alignment_heads")
+"""The settings that name the heads that align words. No variable depends on them, so they can change within a run. A
+new training of the model keeps them, because other heads have not learned alignments."""
+
+
 def affects_training_only(key: str) -> bool:
     """Return whether only the training of a model depends on one of its settings, and no variable, as for dropout."""
     return any(part in key for part in ("dropout", "smoothing", "softmax_sample", "r_drop", "guided_alignment"))

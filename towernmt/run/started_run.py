@@ -14,8 +14,15 @@ from towernmt.checkpoint.records import recorded_initial_weights
 from towernmt.core.errors import SettingsError
 from towernmt.core.settings import apply_overrides, flatten
 from towernmt.models.model_location import find_location, is_findable
+from towernmt.models.model_settings import with_guided_heads
 from towernmt.predict.search.search_settings import SearchSettings
-from towernmt.run.run_settings import VOCABULARY_SIZES, Settings, affects_training_only, default_settings
+from towernmt.run.run_settings import (
+    ALIGNING_HEADS,
+    VOCABULARY_SIZES,
+    Settings,
+    affects_training_only,
+    default_settings,
+)
 
 if TYPE_CHECKING:
     from towernmt.checkpoint.saved_run import SavedRun
@@ -48,7 +55,7 @@ class StartingModel(NamedTuple):
         return checksum_of_weights(self.run.checkpoint(self.checkpoint))
 
 
-_CHANGEABLE = ("model.lhuc", "model.kernels", "model.guided_alignment_layer")
+_CHANGEABLE = ("model.lhuc", "model.kernels", *ALIGNING_HEADS)
 """Model settings that fit the parameters of any starting model. Settings of training, such as dropout, fit, too."""
 _EMBEDDINGS = ("init.embeddings", "init.source_embeddings", "init.target_embeddings")
 
@@ -73,7 +80,7 @@ def starting_settings(start: StartingModel, architecture: str | None = None, pre
                             "--model.")
     settings = default_settings(architecture or start.run.architecture_to_load())
     if settings.model is not None:
-        saved = start.run.group("model", settings.model)
+        saved = with_guided_heads(start.run.group("model", settings.model))
         names = [field.name for field in dataclasses.fields(saved)
                  if affects_training_only(field.name) and f"model.{field.name}" not in _CHANGEABLE]
         settings.model = dataclasses.replace(saved, **{name: getattr(settings.model, name) for name in names})

@@ -139,7 +139,8 @@ class TrainingConditions:
         if self.rates is None or settings.model is None or self.gpus:
             return None
         faster = BFLOAT16_SPEEDUP if settings.train.precision == "bfloat16" else 1.0
-        operations = 6.0 * parameters_in_products(settings.model, self.vocabulary)
+        passes = 2 if getattr(settings.model, "r_drop_alpha", 0.0) else 1
+        operations = 6.0 * passes * parameters_in_products(settings.model, self.vocabulary)
         return RATE_FRACTION * faster * self.rates.float32 / operations
 
 

@@ -65,7 +65,8 @@ def memory_of_step(model: object, vocabulary: int, tokens: int) -> float:
     """Estimate the memory of a training step on a GPU in bytes, in float32.
 
     Weights, gradients and the two moments of Adam take 16 bytes for each parameter. The activations are 1.6 times those
-    of `base` on a CPU, because TensorFlow fuses fewer operations on GPUs (docs/notes/defaults.md, "GPUs").
+    of `base` on a CPU, because TensorFlow fuses fewer operations on GPUs (docs/notes/defaults.md, "GPUs"). R-Drop has
+    those of two passes.
 
     Args:
         model: settings of a model; see `parameters_in_products`.
@@ -74,8 +75,9 @@ def memory_of_step(model: object, vocabulary: int, tokens: int) -> float:
     """
     hidden, filters = getattr(model, "hidden_size", 512), getattr(model, "filter_size", 2048)
     layers = getattr(model, "encoder_layers", 6) + getattr(model, "decoder_layers", 6)
+    passes = 2 if getattr(model, "r_drop_alpha", 0.0) else 1
     parameters = parameters_in_products(model, vocabulary)
-    return 16 * parameters + 4.0 * tokens * (3 * vocabulary + layers * (18 * hidden + 3 * filters))
+    return 16 * parameters + 4.0 * passes * tokens * (3 * vocabulary + layers * (18 * hidden + 3 * filters))
 
 
 def mixing(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from towernmt.core.settings import flatten
 from towernmt.models.model_location import find_location, is_findable
+from towernmt.models.model_settings import with_guided_heads
 from towernmt.run.rules.automatic_value import (
     FEW_PASSES,
     AutomaticSetting,
@@ -14,7 +16,7 @@ from towernmt.run.rules.automatic_value import (
     overrides,
     updates_before_patience_ends,
 )
-from towernmt.run.run_settings import VOCABULARY_SIZES, Settings, affects_training_only
+from towernmt.run.run_settings import ALIGNING_HEADS, VOCABULARY_SIZES, Settings, affects_training_only
 from towernmt.run.training_conditions import TrainingConditions
 
 
@@ -22,7 +24,7 @@ def settings_of_initial_run(settings: Settings) -> Iterator[AutomaticSetting]:
     """Yield the model settings of the run `init.checkpoint`, so that its parameters fit, and Muon if it trained them.
 
     Nothing is yielded for another architecture. Settings that only affect training, such as dropout, are not copied,
-    because they suit the data and the limit of the other run.
+    because they suit the data and the limit of the other run. The heads that align words are those of the run.
 
     Raises:
         SettingsError: `init.checkpoint` is not a run.
@@ -36,9 +38,10 @@ def settings_of_initial_run(settings: Settings) -> Iterator[AutomaticSetting]:
     name = settings.architecture
     if run.architecture() == (find_location(name).name if is_findable(name) else name):
         current, initial = flatten(settings), run.settings_like(settings)
-        for key, value in flatten(initial).items():
-            if (key.startswith("model.") and key not in VOCABULARY_SIZES and not affects_training_only(key)
-                    and value != current[key]):
+        aligning = () if settings.init.left_out else ALIGNING_HEADS     # their layer may be left out
+        for key, value in flatten(replace(initial, model=with_guided_heads(initial.model))).items():
+            if (key.startswith("model.") and key not in VOCABULARY_SIZES and value != current[key]
+                    and (key in aligning or not affects_training_only(key))):
                 yield AutomaticSetting(key, value, f"the initial parameters are those of {settings.init.checkpoint}")
         if initial.optimizer.name == "muon":
             yield AutomaticSetting("optimizer.name", "muon", "it trained the initial parameters")
@@ -130,7 +133,8 @@ def dropout_rates(settings: Settings, conditions: TrainingConditions) -> Iterato
     model in a new domain needs no more than a new one: without dropout, it learned more of the new text and kept more
     of the old (docs/notes/measurements.md, "A trained model in another domain"). The general pairs between the new ones
     prevent learning by heart, too, so the passes count less by their share. Translated pairs do not change the count,
-    with or without a trained model. Dropout is never below its default if the end of training is not known.
+    with or without a trained model. Dropout is never below its default if the end of training is not known, or with
+    R-Drop, which has no effect without dropout.
     """
     if not hasattr(settings.model, "residual_dropout"):
         return
@@ -143,7 +147,7 @@ def dropout_rates(settings: Settings, conditions: TrainingConditions) -> Iterato
     has_general_data = settings.init.checkpoint and conditions.has_general_data
     share_of_new = 1.0 - settings.data.general_share if has_general_data else 1.0
     rate = next(rate for bound, rate in bounds if passes * share_of_new < bound)
-    if rate < 0.1 and seen == "at least":
+    if rate < 0.1 and (seen == "at least" or getattr(settings.model, "r_drop_alpha", 0.0)):
         return
     for name in ("residual_dropout", "embedding_dropout"):
         yield AutomaticSetting(f"model.{name}", rate, f"training sees each pair {seen} {passes:.2g} times")

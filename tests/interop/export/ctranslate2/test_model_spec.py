@@ -110,7 +110,8 @@ def test_the_log_probabilities_are_those_of_the_models_graph(changed: dict[str, 
 
 @pytest.mark.parametrize("changed", [
     {"decoder_layers": 3, "guided_alignment_weight": 0.1, "guided_alignment_layer": 2}, {"decoder_layers": 3},
-    {"source_end": False}], ids=["first head of the guided layer", "mean of all heads", "source without EOS"])
+    {"decoder_layers": 3, "guided_alignment_heads": 1}, {"source_end": False}],
+    ids=["first head of the guided layer", "mean of all heads", "first head", "source without EOS"])
 def test_the_attention_is_that_of_the_models_graph(changed: dict[str, Any], tmp_path: Path) -> None:
     settings = dataclasses.replace(PLAIN, **changed)
     expected, weights = of_graph(settings, 1, attention=True)

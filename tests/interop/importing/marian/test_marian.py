@@ -72,6 +72,7 @@ def test_the_run_has_what_came_with_the_model_and_searches_as_its_decoder_did(im
     assert settings["search"]["beam_size"] == 6
     assert (settings["search"]["length_normalization"], settings["search"]["length_penalty"]) == ("average", 1.0)
     assert settings["made_from"]["imported"] == "marian opus.model1.npz"
+    assert (settings["model"]["guided_alignment_layer"], settings["model"]["guided_alignment_heads"]) == (1, 1)
 
 
 @pytest.mark.parametrize(("options", "tie"), [

@@ -175,6 +175,15 @@ def test_the_settings_follow_from_shapes_and_configuration(tmp_path: Path) -> No
     assert model.search.beam_size == 3 and model.source.id_to_piece(4) == "s0"
 
 
+@pytest.mark.parametrize(("params", "heads"), [({}, 0), ({"guided_alignment_type": None}, 0),
+                                               ({"guided_alignment_type": "ce"}, 1)])
+def test_the_first_head_aligns_words_if_the_configuration_says_that_it_was_guided(
+        tmp_path: Path, params: dict[str, Any], heads: int) -> None:
+    config = write_model(tmp_path / "model", random_values(False), params)
+    s = read_opennmt_tf(ImportRequest(config, heads=HEADS)).settings
+    assert (s.guided_alignment_layer, s.guided_alignment_heads) == (LAYERS, heads)
+
+
 def test_the_search_is_that_of_the_configuration_with_the_defaults_of_opennmt_tf(tmp_path: Path) -> None:
     def search(name: str, **params: Any) -> SearchSettings:
         config = write_model(tmp_path / name, random_values(False), params)
