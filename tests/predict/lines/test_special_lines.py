@@ -676,6 +676,17 @@ def test_names_that_the_training_text_lacks_are_kept() -> None:
     assert len(numbers.texts) == 1
 
 
+@pytest.mark.parametrize(("line", "source"), [
+    ("the ISBN is here", "ISBN"), ("the ISBN is here", "isbn"), ("the A4 device is here", "A4 device"),
+    ("the 2. device is here", "2. device")])
+def test_protected_words_of_a_term_are_translated(line: str, source: str) -> None:
+    options = LineOptions(terminology=Terminology([Term(source, "Berlin", any_case=True)]))
+    model = Model(lambda text: re.sub(re.escape(source), "Berlin", text, flags=re.IGNORECASE))
+    assert translate(model, [LineRequest(line, options)], ["spelling"], source_text=TRAINED_NAMES) == [
+        "the Berlin is here"]
+    assert ("ISBN" in line) == (len(model.texts) == 1)
+
+
 TRAINED_NAMES = SourceText((*TRAINED.words, "USA", "eBay", "YouTube", "TeachersInnen", "berlin"))
 
 
