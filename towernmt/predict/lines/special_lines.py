@@ -19,7 +19,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from towernmt.core.thread_maps import calls_in_threads, map_ahead
 from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, Vocabulary
-from towernmt.dataflow.vocabulary.source_text import SourceText, has_final_mark
+from towernmt.dataflow.vocabulary.source_text import SourceText, has_final_mark, signs_at_end
 from towernmt.predict.lines.capitals import UsualForms, may_have_emphasis
 from towernmt.predict.lines.early_translations import LineReader, TranslatedPart
 from towernmt.predict.lines.hypotheses import Hypothesis, TokenDetails, Translation, WordAlignment
@@ -46,7 +46,9 @@ _MARKED = 0.9
 """Minimum share of the lines of the training text with a final mark, at which lines without one are special."""
 _FRAGMENT, _LONG, _LONG_BY = 3, 3, 10
 """Maximum number of words of a fragment; a translation with more than 3 times its characters, and 10, is too long."""
-_CLOSING = " \"'“”‘’»«)]"
+_CLOSING = " \"'“”‘’»«)]）」』】》〉"
+_MARKS_OF_OTHER_SCRIPTS = frozenset("。．｡！？؟۔।॥;\u037e")
+"""Final marks of Chinese, Japanese, Arabic, Urdu, Indian scripts and Greek."""
 _MOST_ORDINARY_WORDS = 100_000
 """Maximum number of words that are remembered as ordinary."""
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
@@ -196,7 +198,10 @@ class SpecialLines:
 
 
 def with_final_run(request: LineRequest, translation: Translation) -> Translation:
-    """Return the translations of a line with several final marks, such as `?!` or `...`, with the same final marks."""
+    """Return the translations of a line with several final marks, such as `?!` or `...`, with the same final marks.
+
+    A translation that ends with the marks of another script, such as `？！`, does not change.
+    """
     marks = _final_marks(request.text)
     if len(marks) < 2 or request.options.constraints:
         return translation
@@ -204,8 +209,7 @@ def with_final_run(request: LineRequest, translation: Translation) -> Translatio
 
     def changed(hypothesis: Hypothesis) -> Hypothesis:
         text = hypothesis.text.rstrip(_CLOSING)
-        final_marks = _final_marks(text)
-        if not text or final_marks == marks:
+        if not text or _final_marks(text) == marks or not _MARKS_OF_OTHER_SCRIPTS.isdisjoint(signs_at_end(text)):
             return hypothesis
         unmarked_text = text.rstrip("!?.… ")
         space = " " if text.startswith(" ", len(unmarked_text)) else ""     # as in French
@@ -217,9 +221,12 @@ def with_final_run(request: LineRequest, translation: Translation) -> Translatio
 
 
 def _final_marks(text: str) -> str:
-    """Return the marks at the end of a text before closing quotes and brackets, with an ellipsis as three points."""
+    """Return the marks at the end of a text before closing quotes and brackets, with an ellipsis as three points.
+
+    A Chinese ellipsis has two characters.
+    """
     text = text.rstrip(_CLOSING)
-    return text[len(text.rstrip("!?.…")):].replace("…", "...")
+    return text[len(text.rstrip("!?.…")):].replace("……", "...").replace("…", "...")
 
 
 def copied(text: str) -> Translation:
