@@ -216,6 +216,8 @@ def test_a_line_is_divided_at_the_ends_of_its_sentences(vocabulary: Vocabulary) 
     ("Ich gehe. Du kommst.", "I go.", True), ("Ich gehe. Du kommst.", "I go. You come.", False),
     ("Ich gehe.", "I. Go.", False), ("Am 3. Mai um 5. Da", "so", False), ("z. B. Dir ist kalt", "you", False),
     ("Der II. Weltkrieg", "World War II", False),
+    ("I go. You come.", "मैं जाता हूँ। तुम आओ।", False), ("I go. You come.", "मैं जाता हूँ।", True),
+    ("What? Here.", "ماذا؟ هنا.", False), ("I go. You come.", "میں جاتا ہوں۔ تم آؤ۔", False),
     ("我走。你来。", "I go.", True), ("Was? Wo?", "What?", True), ('"Ja!" Er ging.', "He went.", True)])
 def test_a_translation_lacks_a_sentence(line: str, translation: str, lacks: bool) -> None:
     assert lacks_sentences(line, translation) == lacks

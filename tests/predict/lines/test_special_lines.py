@@ -190,8 +190,9 @@ def test_a_line_without_a_final_mark_gets_the_one_that_the_model_prefers(best: s
 
 def test_final_marks_are_those_of_the_script_and_only_added_if_the_training_text_has_them() -> None:
     model = Model(str)
-    translate(model, ["هو هنا", "你好 世界"], vocabulary=Letters(), source_text=MARKED)
-    assert model.texts[2:] == ["هو هنا.", "هو هنا؟", "你好 世界。", "你好 世界？"]
+    assert translate(model, ["هو هنا", "你好 世界", "वह है"], vocabulary=Letters(), source_text=MARKED) == [
+        "هو هنا", "你好 世界", "वह है"]
+    assert model.texts[3:] == ["هو هنا.", "هو هنا؟", "你好 世界。", "你好 世界？", "वह है।", "वह है?"]
     for options in ({"source_text": SourceText((), 0.5)}, {"source_text": MARKED, "off": ["final_marks"]}):
         plain = Model(str.upper)
         assert translate(plain, ["is it here"], **options) == ["IS IT HERE"]      # type: ignore[arg-type]

@@ -159,7 +159,8 @@ class SpecialLine:
             return ("",)
         last_character = self._usual.text[-1]
         stop, question = ("。", "？") if "\u3040" <= last_character <= "\u9fff" else (
-            ".", "؟" if "\u0600" <= last_character <= "\u06ff" else "?")
+            "।" if "\u0900" <= last_character <= "\u09ff" else ".",
+            "؟" if "\u0600" <= last_character <= "\u06ff" else "?")
         return (stop, question) if self._is_unmarked else (stop,)
 
     def _without_unknown_accents(self, text: str) -> str:

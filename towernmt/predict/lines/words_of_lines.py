@@ -14,24 +14,29 @@ from towernmt.dataflow.text.clean_text import clean, one_line
 from towernmt.dataflow.text.pharaoh_alignments import Link
 from towernmt.dataflow.vocabulary.base import EOS, Vocabulary
 
+_ENDS = ".!?…؟۔।॥።։។။"
+"""Marks that end a sentence before a space. Those after `…` are Arabic, Urdu, Indian, Armenian, Ethiopic, Khmer and
+Burmese."""
+
 # Patterns of positions to divide a line at, best first.
 _CUTS = [
-    re.compile(r"(?<=[.!?…])\s+|(?<=[.!?…][\"'»”’)\]])\s+|(?<=[。！？])"),
-    re.compile(r"(?<=[,;:–—])\s+|(?<=[，、；：])"),
+    re.compile(rf"(?<=[{_ENDS}])\s+|(?<=[{_ENDS}][\"'»”’)\]])\s+|(?<=[。！？])"),
+    re.compile(r"(?<=[,;:–—،؛])\s+|(?<=[，、；：])"),
     re.compile(r"\s+"),
 ]
 
 # Lines with factors are divided only at spaces, first after words that end with punctuation.
 _FACTORED_CUTS = [
-    re.compile(r"""[.!?…。！？]["'»”’)\]]?\|\S+\s+"""),
-    re.compile(r"[,;:–—，、；：]\|\S+\s+"),
+    re.compile(rf"""[{_ENDS}。！？]["'»”’)\]]?\|\S+\s+"""),
+    re.compile(r"[,;:–—،؛，、；：]\|\S+\s+"),
     re.compile(r"\s+"),
 ]
 
 
-_SENTENCE_END = re.compile(r"(?<=[^\W\d_]{2})(?<![IVXL]{2})[.!?…]+[\"'“”‘’»«)\]]*\s+"
-                           r"(?=[\"'„“‚‘»«(\[]*[^\W\d_a-zß-ÿ])|[。！？](?=.)")
-"""The end of a sentence before another one. It follows a word of two letters or more that is not a Roman numeral."""
+_SENTENCE_END = re.compile(r"(?<=[^\W\d_]{2})(?<![IVXL]{2})[.!?…؟۔።։]+[\"'“”‘’»«)\]]*\s+"
+                           r"(?=[\"'„“‚‘»«(\[]*[^\W\d_a-zß-ÿ])|[。！？।॥។။](?=.)")
+"""The end of a sentence before another one. Marks that are used for abbreviations, too, follow a word of two letters or
+more that is not a Roman numeral."""
 
 
 _WORD = re.compile(r"\S+")
