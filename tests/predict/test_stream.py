@@ -399,6 +399,7 @@ def test_a_long_line_is_translated_in_pieces_rejoined_and_named_in_a_warning(
     assert max(max(batch) for batch in predictor.batches) == 5
     assert [r.getMessage() for r in caplog.records] == [
         "input line 2: its 8 tokens are more than 4; translated in 2 pieces."]
+    assert echo(["你好。 我很好。 a b。"], max_source_length=1) == ["你好。我很好。 a b。"]
 
 
 def test_hypotheses_of_pieces_are_joined_by_rank_with_their_mean_score() -> None:

@@ -234,3 +234,4 @@ def test_words_with_factors_are_counted_and_shown_without_them() -> None:
 
 def test_the_words_of_joined_texts_go_on_counting() -> None:
     assert joined_words([("a b", [0, 1, NO_WORD]), ("", [NO_WORD]), ("c d", [0, 0, 1])]) == [0, 1, -1, -1, 2, 2, 3]
+    assert joined_words([("a 你。", [0, 1]), ("", []), ("我 b", [0, 1]), ("c", [0])]) == [0, 1, 1, 2, 3]

@@ -12,6 +12,7 @@ import numpy as np
 
 from towernmt.dataflow.text.clean_text import clean, one_line
 from towernmt.dataflow.text.pharaoh_alignments import Link
+from towernmt.dataflow.text.word_segmentation import space_between
 from towernmt.dataflow.vocabulary.base import EOS, Vocabulary
 
 _ENDS = ".!?…؟۔।॥።։។။"
@@ -281,14 +282,17 @@ def words_of_translation(vocabulary: Vocabulary, ids: Sequence[int]) -> list[int
 
 
 def joined_words(texts_and_words: Sequence[tuple[str, Sequence[int]]]) -> list[int]:
-    """Return the word indices of the tokens of joined texts.
+    """Return the word indices of the tokens of texts that are joined by `joined_sentences`.
 
     Args:
         texts_and_words: each text, and the word indices of its tokens.
     """
     word_indices: list[int] = []
-    num_words_before = 0
+    num_words_before, last_text = 0, ""
     for text, words in texts_and_words:
+        if text and last_text and not space_between(last_text, text):
+            num_words_before -= 1       # the first word continues the last one
         word_indices += [NO_WORD if word == NO_WORD else num_words_before + word for word in words]
         num_words_before += len(text.split())
+        last_text = text or last_text
     return word_indices
