@@ -41,6 +41,12 @@ def test_the_score_is_the_searchs_plus_the_weighted_normalised_log_probability_o
     assert reverse.asked == [("one", "eins"), ("two", "eins")]      # each pair once
 
 
+def test_a_reverse_model_does_not_score_the_tag_of_the_target_language() -> None:
+    scorer: Any = Table()
+    assert Judge(scorer, "reverse").pair("<2en> eins zwei", "one two") == ("one two", "eins zwei")
+    assert Judge(scorer, "forward").pair("<2en> eins", "one") == ("<2en> eins", "one")
+
+
 def test_right_to_left_models_get_the_words_from_the_end() -> None:
     backwards: Any = Table(eins_b_a=(-3.0, 3))
     forwards: Any = Table(eins_a_b=(-4.0, 3))
