@@ -897,6 +897,9 @@ def test_a_fragment_with_a_translation_that_is_too_long_is_translated_with_a_ful
     assert translate(model, ["the house"], off=["final_marks"]) == [long]
     sure = Model(lambda text: ("Haus .", -5.0) if text.endswith(".") else (long, -0.1))
     assert translate(sure, ["the house", "the house.", "the house is here"]) == [long, "Haus .", long]
+    chinese = Model(lambda text: long)
+    translate(chinese, ["我的房子", "今天我们在这里看书"], vocabulary=Letters())
+    assert chinese.texts == ["我的房子", "今天我们在这里看书", "我的房子。"]
 
 
 class Letters(WordVocabulary):

@@ -18,6 +18,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from towernmt.core.thread_maps import calls_in_threads, map_ahead
 from towernmt.dataflow.text.clean_text import clean
+from towernmt.dataflow.text.word_segmentation import count_unspaced_letters
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, Vocabulary
 from towernmt.dataflow.vocabulary.source_text import SourceText, has_final_mark, signs_at_end
 from towernmt.predict.lines.capitals import UsualForms, may_have_emphasis
@@ -46,6 +47,8 @@ _MARKED = 0.9
 """Minimum share of the lines of the training text with a final mark, at which lines without one are special."""
 _FRAGMENT, _LONG, _LONG_BY = 3, 3, 10
 """Maximum number of words of a fragment; a translation with more than 3 times its characters, and 10, is too long."""
+_LETTERS_OF_WORD = 2
+"""Mean number of letters of a word in a script without spaces between words."""
 _CLOSING = " \"'“”‘’»«)]）」』】》〉"
 _MARKS_OF_OTHER_SCRIPTS = frozenset("。．｡！？؟۔।॥;\u037e")
 """Final marks of Chinese, Japanese, Arabic, Urdu, Indian scripts and Greek."""
@@ -149,8 +152,9 @@ class SpecialLines:
         The translation of a fragment may be too long, and that of several sentences may lack one.
         """
         text, options, translated_text = request.text, request.options, translation[0].text
-        is_fragment = len(translated_text) > _LONG * len(text) + _LONG_BY and len(text.split()) <= _FRAGMENT and not (
-            has_final_mark(text) or options.prefix or self._settings.final_marks == SWITCH[1])
+        is_fragment = len(translated_text) > _LONG * len(text) + _LONG_BY and not (
+            has_final_mark(text) or options.prefix or self._settings.final_marks == SWITCH[1]) and (
+            max(len(text.split()), count_unspaced_letters(text) // _LETTERS_OF_WORD) <= _FRAGMENT)
         has_lost_sentences = self._settings.sentences != SWITCH[1] and lacks_sentences(text, translated_text)
         if options.inputs or not (is_fragment or has_lost_sentences):
             return None
