@@ -688,6 +688,16 @@ def test_protected_words_of_a_term_are_translated(line: str, source: str) -> Non
     assert ("ISBN" in line) == (len(model.texts) == 1)
 
 
+@pytest.mark.parametrize("line", ["<de> the device is", "<hr> THE DEVICE", ">>fra<< so. The device. Here is."])
+def test_a_line_with_a_tag_of_the_training_text_is_translated_once(line: str) -> None:
+    tags = WordVocabulary([*SPECIAL_PIECES, "<de>", "<hr>", ">>fra<<", "the", "device"])
+    model = Model(lambda text: text.partition(" ")[2].lower())
+    assert translate(model, [line], vocabulary=tags, source_text=TRAINED) == [line.partition(" ")[2].lower()]
+    assert model.texts == [line]
+    other = Model(lambda text: text.replace("<de>", ""))
+    assert translate(other, ["<de> the device is"], source_text=TRAINED) == ["<de> the device is"]
+
+
 TRAINED_NAMES = SourceText((*TRAINED.words, "USA", "eBay", "YouTube", "TeachersInnen", "berlin"))
 
 

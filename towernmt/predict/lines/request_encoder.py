@@ -139,6 +139,12 @@ def _excluded(phrase: str, other_phrase: str) -> SettingsError:
     return SettingsError(f"the phrases '{phrase}' and '{other_phrase}' exclude each other: leave one of them out.")
 
 
+def is_one_token(word: str, vocabulary: Vocabulary) -> bool:
+    """Return whether a vocabulary has a word as one token, besides that of a space."""
+    ids = vocabulary.encode(word)
+    return vocabulary.unk_id not in ids and sum(vocabulary.id_to_piece(id).strip(SPACE) != "" for id in ids) == 1
+
+
 INPUTS: Sequence[Callable[[TargetText, LineOptions], Mapping[str, Any]]] = [TargetText.prefix, TargetText.avoid]
 """Functions from options to inputs by name. An unused option has no input. See also `batch_inputs.py`."""
 
@@ -203,8 +209,7 @@ class RequestEncoder:
         if self._source.streams > 1:
             return []
         tags = [word for word in clean(options.source_prefix).split() if not word.isalpha()]
-        return [tag for tag in tags if sum(
-            self._source.id_to_piece(id).strip(SPACE) != "" for id in self._source.encode(tag)) > 1]
+        return [tag for tag in tags if not is_one_token(tag, self._source)]
 
     def pieces(self, request: LineRequest, ids: Sequence[Sequence[Any]]) -> list[LinePiece]:
         """Return the pieces of a line. A line has one piece unless it is too long for the model.

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from towernmt.core.thread_maps import calls_in_threads, map_ahead
-from towernmt.dataflow.text.clean_text import clean
+from towernmt.dataflow.text.clean_text import clean, split_tags
 from towernmt.dataflow.text.word_segmentation import count_unspaced_letters
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, Vocabulary
 from towernmt.dataflow.vocabulary.source_text import SourceText, has_final_mark, signs_at_end
@@ -26,7 +26,7 @@ from towernmt.predict.lines.early_translations import LineReader, TranslatedPart
 from towernmt.predict.lines.hypotheses import Hypothesis, TokenDetails, Translation, WordAlignment
 from towernmt.predict.lines.known_words import KnownWords
 from towernmt.predict.lines.line_options import LineRequest, TranslateRequests
-from towernmt.predict.lines.request_encoder import RequestEncoder
+from towernmt.predict.lines.request_encoder import RequestEncoder, is_one_token
 from towernmt.predict.lines.spelling import TypoCorrector
 from towernmt.predict.lines.words_of_lines import lacks_sentences
 from towernmt.predict.search.search_settings import SWITCH, SpecialLineSettings
@@ -138,7 +138,7 @@ class SpecialLines:
         has_letters = text[:1].isalpha() or any(map(str.isalpha, text))
         needs_mark = self._expects_marks and len(text.split()) > 1 and not options.prefix
         is_unmarked = needs_mark and not has_final_mark(text)
-        if not text or text.isspace() or options.inputs or has_letters and not (
+        if not text or text.isspace() or options.inputs or self._has_tag(text) or has_letters and not (
                 may_have_spans or may_have_case or is_unmarked or self._has_special_word(text)):
             return None
         from towernmt.predict.lines.second_translations import SpecialLine
@@ -156,11 +156,19 @@ class SpecialLines:
             has_final_mark(text) or options.prefix or self._settings.final_marks == SWITCH[1]) and (
             max(len(text.split()), count_unspaced_letters(text) // _LETTERS_OF_WORD) <= _FRAGMENT)
         has_lost_sentences = self._settings.sentences != SWITCH[1] and lacks_sentences(text, translated_text)
-        if options.inputs or not (is_fragment or has_lost_sentences):
+        if options.inputs or not (is_fragment or has_lost_sentences) or self._has_tag(text):
             return None
         from towernmt.predict.lines.second_translations import SpecialLine
 
         return SpecialLine(request, self._model, frozenset(), is_fragment=is_fragment)
+
+    def _has_tag(self, text: str) -> bool:
+        """Return whether a text begins with tags that are tokens, such as that of the target language.
+
+        A second translation could lose them, so such a line has none. `LineOptions.source_prefix` has no such limit.
+        """
+        tags = split_tags(text)[0].split() if text.startswith(("<", ">>")) else []
+        return bool(tags) and all(is_one_token(tag, self._vocabulary) for tag in tags)
 
     def _has_special_word(self, text: str) -> bool:
         """Return whether a word of a text may have a typo, or capitals for emphasis. Ordinary words are remembered."""
