@@ -1016,7 +1016,8 @@ def aligned(text: str) -> Translation:
     return Translation([Hypothesis(text, -0.1, details)])
 
 
-@pytest.mark.parametrize("line", ["❤️ see https://x.de/a now 👍🏽", "❤️see 12:45, now", "---", "THE DEVICE IS HERE"])
+@pytest.mark.parametrize("line", ["❤️ see https://x.de/a now 👍🏽", "❤️see 12:45, now", "---", "THE DEVICE IS HERE",
+                                  "see 12 € now", "❤️ see 10.05.2024, 12:30 and (12 €) now"])
 def test_word_alignments_are_those_of_the_words_of_the_line(line: str) -> None:
     def model(requests: Iterable[LineRequest], /, *, again: bool) -> Iterator[Translation]:
         return (aligned(request.text if again else "damaged") for request in requests)
