@@ -50,12 +50,14 @@ class Cut(NamedTuple):
         ids: ids of its tokens, without EOS.
         start: index of the character of the line at which `text` begins.
         text: text that contains the piece.
-        first_token: number of tokens of `text` before the piece; 0 unless `text` is divided between two tokens.
+        is_divided: whether `text` is divided between tokens, so that it has more tokens than the piece.
+        first_token: number of tokens of `text` before the piece.
     """
 
     ids: list[int]
     start: int
     text: str
+    is_divided: bool = False
     first_token: int = 0
 
 
@@ -65,9 +67,8 @@ def lacks_sentences(line: str, translation: str) -> bool:
     return ends > 0 and len(_SENTENCE_END.findall(translation)) < ends
 
 
-def cut_line(text: str, ids: list[int], vocabulary: Vocabulary, limit: int, by_sentence: bool = False
-             ) -> list[list[int]]:
-    """Return the ids of each piece of a line; none for a line without tokens.
+def cuts_of(text: str, ids: list[int], vocabulary: Vocabulary, limit: int, by_sentence: bool = False) -> list[Cut]:
+    """Return the pieces of a line; none for a line without tokens.
 
     Args:
         text: the line.
@@ -76,11 +77,6 @@ def cut_line(text: str, ids: list[int], vocabulary: Vocabulary, limit: int, by_s
         limit: maximum number of tokens of a piece.
         by_sentence: whether each sentence is a piece of its own.
     """
-    return [cut.ids for cut in cuts_of(text, ids, vocabulary, limit, by_sentence)]
-
-
-def cuts_of(text: str, ids: list[int], vocabulary: Vocabulary, limit: int, by_sentence: bool = False) -> list[Cut]:
-    """Return the pieces of a line with their positions; see `cut_line`."""
     if by_sentence:
         sentences = [(start, text[start:end]) for start, end in _spans(_SENTENCE_END, text)]
         encoded = vocabulary.encode_batch([sentence for _, sentence in sentences])
@@ -97,7 +93,8 @@ def _cut(cut: Cut, vocabulary: Vocabulary, limit: int, level: int) -> list[Cut]:
         return [cut]
     patterns = _CUTS if vocabulary.streams == 1 else _FACTORED_CUTS
     if level == len(patterns):
-        return [Cut(ids[i:i + limit], cut.start, text, i) for i in range(0, len(ids), limit)]
+        return [Cut(ids[i:i + limit], cut.start, text, is_divided=True, first_token=i)
+                for i in range(0, len(ids), limit)]
     spans = _spans(patterns[level], text)
     encoded = vocabulary.encode_batch([text[start:end] for start, end in spans])
     pieces: list[Cut] = []
@@ -234,7 +231,7 @@ def words_of_source(vocabulary: Vocabulary, text: str, limit: int, by_sentence: 
     Args:
         vocabulary: source vocabulary.
         text: the line.
-        limit: maximum number of tokens of a piece; see `cut_line`.
+        limit: maximum number of tokens of a piece; see `cuts_of`.
         by_sentence: whether each sentence is a piece of its own.
     """
     (ids,), (words,) = vocabulary.encode_with_words([text])
