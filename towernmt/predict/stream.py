@@ -286,7 +286,7 @@ def _encode(window: Sequence[LineRequest], name: str, first: int, vocabulary: Vo
                 log.warning("%s line %d: its %d tokens are more than %d; translated in %d pieces.",
                             name, number, len(ids), limit_of_text, len(cuts))
             lines.append(encoder.pieces(request, cuts))
-        except SettingsError as option_error:
+        except (SettingsError, DataError) as option_error:
             return lines, DataError(f"{name} line {number}: {option_error}")
     return lines, error
 

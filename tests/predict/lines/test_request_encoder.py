@@ -203,3 +203,11 @@ def test_a_prefix_that_the_vocabulary_can_write_is_accepted(prefix: str, partial
 def test_a_line_with_a_prefix_that_cannot_be_written_is_named() -> None:
     with pytest.raises(DataError, match="in line 2: the prefix 'cat' contains"):
         list(translated([LineOptions(), LineOptions(prefix="cat")]))
+
+
+def test_a_term_that_cannot_be_written_is_named_with_its_line_behind_the_translations_of_those_before() -> None:
+    terms = Terminology([Term("a", "cat", where="terms.tsv line 3")])
+    translations = translated([LineOptions(), LineOptions(terminology=terms)])
+    assert next(translations)[0].text == "the"
+    with pytest.raises(DataError, match="in line 2: terms.tsv line 3: 'cat' contains text"):
+        next(translations)
