@@ -41,6 +41,12 @@ def test_the_score_is_the_searchs_plus_the_weighted_normalised_log_probability_o
     assert reverse.asked == [("one", "eins"), ("two", "eins")]      # each pair once
 
 
+def test_a_reverse_model_does_not_score_the_tag_of_the_target_language() -> None:
+    scorer: Any = Table()
+    assert Judge(scorer, "reverse").pair("<2en> eins zwei", "one two") == ("one two", "eins zwei")
+    assert Judge(scorer, "forward").pair("<2en> eins", "one") == ("<2en> eins", "one")
+
+
 def test_right_to_left_models_get_the_words_from_the_end() -> None:
     backwards: Any = Table(eins_b_a=(-3.0, 3))
     forwards: Any = Table(eins_a_b=(-4.0, 3))
@@ -105,9 +111,16 @@ def test_nbest_files_of_moses_and_of_translate_are_read() -> None:
                                                [Hypothesis("c", -7.25)]]
     with pytest.raises(DataError, match="file: the hypotheses of line 2 are where those of line 1 are expected"):
         list(read_nbest(["0 ||| a ||| 1", "2 ||| a ||| 1"], "file"))
-    for broken in ("a b", "0 ||| a", "x ||| a ||| 1", "0 ||| a ||| b"):
+    for broken in ("a b", "0 ||| a", "0 ||| 5", "x ||| a ||| 1", "0 ||| a ||| b", "0 ||| a |||"):
         with pytest.raises(DataError, match="file line 1 is not"):
             list(read_nbest([broken], "file"))
+
+
+@pytest.mark.parametrize(("line", "text"), [
+    ("0 ||| a b ||| -0.5 ||| 0-1 1-0", "a b"), ("0 |||  ||| -0.5 ||| ", ""),
+    ("0 ||| a ||| d: 0 -1.5 lm: -4e-1 ||| -0.5 ||| 0-0", "a"), ("0 ||| a: ||| b |||| c ||| -0.5", "a: ||| b |||| c")])
+def test_nbest_files_may_have_alignments_and_signs_of_fields_in_a_text(line: str, text: str) -> None:
+    assert list(read_nbest([line], "file")) == [[Hypothesis(text, -0.5)]]
 
 
 def judged(texts: list[str], features: list[list[float]]) -> JudgedList:

@@ -13,7 +13,7 @@ from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.predict.lines.line_options import LineOptions, LineRequest, line_requests
 from towernmt.predict.lines.request_encoder import RequestEncoder
 from towernmt.predict.lines.terminology import Term, Terminology
-from towernmt.predict.lines.words_of_lines import cut_line
+from towernmt.predict.lines.words_of_lines import Cut, cuts_of
 from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
 from towernmt.predict.stream import translate_stream
 
@@ -56,9 +56,9 @@ def test_a_word_without_its_factor_is_refused_with_its_line_in_any_window() -> N
 def test_long_lines_are_cut_between_words_behind_punctuation_first() -> None:
     line = "a|x .|P. b|y c|x ,|y a|x b|x 。|x c|y"
     ids = SOURCE.encode(line)
-    assert cut_line(line, ids, SOURCE, 6) == [ids[:2], ids[2:8], ids[8:]]
+    assert [cut.ids for cut in cuts_of(line, ids, SOURCE, 6)] == [ids[:2], ids[2:8], ids[8:]]
     for limit in range(1, 10):
-        pieces = cut_line(line, ids, SOURCE, limit)
+        pieces = [cut.ids for cut in cuts_of(line, ids, SOURCE, limit)]
         assert [id for piece in pieces for id in piece] == ids
         assert max(map(len, pieces)) <= limit
     assert translate([line], max_source_length=3) == [line.replace("|", "/")]
@@ -74,5 +74,6 @@ def test_pairs_for_the_teacher_forced_tower_have_all_streams_even_where_a_line_i
 def test_a_term_of_several_words_is_found_between_their_factors() -> None:
     term = Term("a b", "c/x")
     request = LineRequest("a|x b|y c|x", LineOptions(terminology=Terminology([term, Term("x", "c/y")])))
-    [piece] = RequestEncoder(SearchSettings(), SOURCE, BOTH).pieces(request, [SOURCE.encode(request.text)])
+    [piece] = RequestEncoder(SearchSettings(), SOURCE, BOTH).pieces(
+        request, [Cut(SOURCE.encode(request.text), 0, request.text)])
     assert piece.terms == [term] and piece.inputs["constraints"].tolist() == [BOTH.encode("c/x")]

@@ -28,7 +28,7 @@ from towernmt.predict.lines.hypotheses import Hypothesis, SearchOutput
 from towernmt.predict.lines.line_options import LineOptions, LineRequest, line_requests
 from towernmt.predict.lines.request_encoder import RequestEncoder
 from towernmt.predict.lines.text_io import read_text
-from towernmt.predict.lines.words_of_lines import cut_line
+from towernmt.predict.lines.words_of_lines import cuts_of
 from towernmt.predict.reranking import rescored
 from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
 from towernmt.predict.stream import Searches, translate_lines, translate_stream
@@ -369,13 +369,15 @@ def test_a_diverged_model_is_an_error() -> None:
 
 def cut(text: str, limit: int) -> list[str]:
     words = Words()
-    return [words.decode(piece) for piece in cut_line(text, words.encode(text), words, limit)]
+    return [words.decode(cut.ids) for cut in cuts_of(text, words.encode(text), words, limit)]
 
 
 def test_long_lines_are_cut_at_sentences_then_clauses_then_spaces_and_packed() -> None:
     assert cut("One two. Three four! Five.", 4) == ["One two. Three four!", "Five."]
     assert cut('He said: "Go." She went. 3.5 km.', 4) == ['He said: "Go."', "She went. 3.5 km."]
     assert cut("a b, c d e, f. g", 3) == ["a b,", "c d e,", "f.", "g"]
+    assert cut("मैं हूँ। तुम हो।", 3) == ["मैं हूँ।", "तुम हो।"]
+    assert cut("ماذا؟ نعم، هنا الآن", 2) == ["ماذا؟", "نعم،", "هنا الآن"]
     assert cut("a b c d e", 2) == ["a b", "c d", "e"]
     assert cut("fits", 1) == ["fits"] and cut("", 1) == []
 
@@ -384,10 +386,13 @@ def test_a_word_without_any_place_to_cut_is_cut_between_tokens() -> None:
     class Characters(Words):
         def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
             return [[ord(c) for c in text if not c.isspace()] for text in texts]
-    assert [len(p) for p in cut_line("x" * 10, [ord("x")] * 10, Characters(), 4)] == [4, 4, 2]
+    cuts = cuts_of("x" * 10, [ord("x")] * 10, Characters(), 4)
+    assert all(cut.is_divided for cut in cuts)
+    assert [(len(cut.ids), cut.first_token) for cut in cuts] == [(4, 0), (4, 4), (2, 8)]
     chinese = "你好。我很好，谢谢你。"
-    pieces = cut_line(chinese, Characters().encode(chinese), Characters(), 5)
-    assert ["".join(map(chr, piece)) for piece in pieces] == ["你好。", "我很好，", "谢谢你。"]
+    cuts = cuts_of(chinese, Characters().encode(chinese), Characters(), 5)
+    assert ["".join(map(chr, cut.ids)) for cut in cuts] == ["你好。", "我很好，", "谢谢你。"]
+    assert [cut.text for cut in cuts] == ["你好。", "我很好，", "谢谢你。"]
 
 
 def test_a_long_line_is_translated_in_pieces_rejoined_and_named_in_a_warning(
@@ -398,6 +403,7 @@ def test_a_long_line_is_translated_in_pieces_rejoined_and_named_in_a_warning(
     assert max(max(batch) for batch in predictor.batches) == 5
     assert [r.getMessage() for r in caplog.records] == [
         "input line 2: its 8 tokens are more than 4; translated in 2 pieces."]
+    assert echo(["你好。 我很好。 a b。"], max_source_length=1) == ["你好。我很好。 a b。"]
 
 
 def test_hypotheses_of_pieces_are_joined_by_rank_with_their_mean_score() -> None:

@@ -21,7 +21,8 @@ from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.predict.lines.hypotheses import Hypothesis, SourceWords, TokenDetails, Translation, joined
 from towernmt.predict.lines.words_of_lines import (
     NO_WORD,
-    cut_line,
+    Cut,
+    cuts_of,
     joined_words,
     lacks_sentences,
     links_of,
@@ -175,7 +176,7 @@ def test_every_token_of_a_translation_is_of_a_word_whatever_it_is() -> None:
 def test_the_words_of_pieces_are_those_of_the_whole_line(vocabulary: Vocabulary) -> None:
     for line in ["the cat sat. on the mat, and the blackest cat sat", "mat。cat。mat and cat。mat", "thecatsatonmat"]:
         for limit in (3, 5, 100):
-            pieces = cut_line(line, vocabulary.encode(line), vocabulary, limit)
+            pieces = [cut.ids for cut in cuts_of(line, vocabulary.encode(line), vocabulary, limit)]
             words = words_of_source(vocabulary, line, limit)
             assert len(words) == sum(len(piece) + 1 for piece in pieces)
             assert [word == NO_WORD for word in words] == [last for piece in pieces
@@ -200,22 +201,24 @@ def test_invisible_characters_between_spaces_are_no_words_of_a_line_in_pieces(vo
 
 def test_a_line_is_divided_at_the_ends_of_its_sentences(vocabulary: Vocabulary) -> None:
     line = 'the cat sat. And "the mat!" The cat and on. the mat'
-    pieces = cut_line(line, vocabulary.encode(line), vocabulary, 100, by_sentence=True)
-    assert pieces == [vocabulary.encode(text) for text in (
+    cuts = cuts_of(line, vocabulary.encode(line), vocabulary, 100, by_sentence=True)
+    assert cuts == [Cut(vocabulary.encode(text), line.index(text), text) for text in (
         "the cat sat. ", 'And "the mat!" ', "The cat and on. the mat")]
     words = words_of_source(vocabulary, line, 100, by_sentence=True)
     sentences = line.replace("sat. ", "sat.|").replace('!" ', '!"|').split("|")
     assert [word for word in words if word != NO_WORD] == [
         before + word for before, text in zip((0, 3, 6), sentences, strict=True)
         for word in vocabulary.encode_with_words([text])[1][0]]
-    short = cut_line(line, vocabulary.encode(line), vocabulary, 3, by_sentence=True)
-    assert all(len(piece) <= 3 for piece in short)
+    short = cuts_of(line, vocabulary.encode(line), vocabulary, 3, by_sentence=True)
+    assert all(len(cut.ids) <= 3 for cut in short)
 
 
 @pytest.mark.parametrize(("line", "translation", "lacks"), [
     ("Ich gehe. Du kommst.", "I go.", True), ("Ich gehe. Du kommst.", "I go. You come.", False),
     ("Ich gehe.", "I. Go.", False), ("Am 3. Mai um 5. Da", "so", False), ("z. B. Dir ist kalt", "you", False),
     ("Der II. Weltkrieg", "World War II", False),
+    ("I go. You come.", "मैं जाता हूँ। तुम आओ।", False), ("I go. You come.", "मैं जाता हूँ।", True),
+    ("What? Here.", "ماذا؟ هنا.", False), ("I go. You come.", "میں جاتا ہوں۔ تم آؤ۔", False),
     ("我走。你来。", "I go.", True), ("Was? Wo?", "What?", True), ('"Ja!" Er ging.', "He went.", True)])
 def test_a_translation_lacks_a_sentence(line: str, translation: str, lacks: bool) -> None:
     assert lacks_sentences(line, translation) == lacks
@@ -232,3 +235,4 @@ def test_words_with_factors_are_counted_and_shown_without_them() -> None:
 
 def test_the_words_of_joined_texts_go_on_counting() -> None:
     assert joined_words([("a b", [0, 1, NO_WORD]), ("", [NO_WORD]), ("c d", [0, 0, 1])]) == [0, 1, -1, -1, 2, 2, 3]
+    assert joined_words([("a 你。", [0, 1]), ("", []), ("我 b", [0, 1]), ("c", [0])]) == [0, 1, 1, 2, 3]

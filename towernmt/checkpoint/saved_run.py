@@ -67,6 +67,11 @@ class SavedRun:
         """The name of the run in messages."""
         return str(self.path)
 
+    @property
+    def source_prefix(self) -> str:
+        """Text that a translator puts before each source line, unless it has another one; only packages have it."""
+        return ""
+
     def exists(self) -> bool:
         """Return whether the directory contains a run."""
         return self.settings_file.is_file()

@@ -127,7 +127,15 @@ def run_export(args: argparse.Namespace) -> int:
                               calibration=args.calibration, languages=languages, bergamot=args.bergamot)
     size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
     print(f"{output}: {args.format}, {size / 1e6:.1f} MB, of {args.model} {Path(trained.checkpoint).parent.name}.")
+    _report_prefix(run_of_model.source_prefix)
     return 0
+
+
+def _report_prefix(source_prefix: str) -> None:
+    """Print that other programs do not know the source prefix of a package, if it has one."""
+    if source_prefix:
+        print("Programs other than towernmt do not know the source prefix of the package: write "
+              f"'{source_prefix}' and a space before each source sentence.", file=sys.stderr)
 
 
 def _refuse_unread_options(args: argparse.Namespace, precision: str) -> None:
@@ -286,6 +294,7 @@ def run_package(args: argparse.Namespace) -> int:
           f"licence {text.licence}.")
     for score in card["scores"]:
         print(f"{score['metric']} = {score['score']:.2f} on {score['test']}, of {score['of']}")
+    _report_prefix(text.source_prefix if exports else "")
     _report_missing_fields(text)
     return 0
 

@@ -22,7 +22,7 @@ from towernmt.interop.ctranslate2_requests import check_line, check_requests, ch
 from towernmt.interop.ctranslate2_search import CTranslate2Search
 from towernmt.interop.export import export_format
 from towernmt.interop.export_cache import ExportSpec, exported_run
-from towernmt.predict.line_translator import LineTranslator, languages_of, search_settings, with_prefix_of
+from towernmt.predict.line_translator import LineTranslator, languages_of, search_settings, with_default_prefix
 from towernmt.predict.lines.line_options import PLAIN, LineOptions, LineRequest
 from towernmt.predict.lines.unknown_words import UnknownWords
 from towernmt.predict.pair_scorer import PairScorer, token_batches
@@ -99,10 +99,13 @@ class CTranslate2Translator(LineTranslator):
                  special_lines: SpecialLineSettings = SpecialLineSettings(),  # noqa: B008 -- immutable
                  languages: tuple[str, str] | None = None, **search: Any) -> None:
         opened = open_export_or_run(model, trust_code)
-        saved = opened.group("search", SearchSettings()) if isinstance(opened, SavedRun) else (
-            Description.read(opened).search)
+        if isinstance(opened, SavedRun):
+            saved, source_prefix = opened.group("search", SearchSettings()), opened.source_prefix
+        else:
+            description = Description.read(opened)
+            saved, source_prefix = description.search, description.source_prefix
         settings = search_settings(saved, beam_size, n_best, search)
-        options = with_prefix_of(opened, options) if isinstance(opened, SavedRun) else options
+        options = with_default_prefix(options, source_prefix)
         check_search(settings)      # before the export, which takes longer
         check_line(options, settings)
         stream = limit_hypotheses(stream, settings)

@@ -37,12 +37,14 @@ class Description:
         averaged: whether the weights are moving averages.
         search: search settings.
         positions: maximum number of tokens in a sentence, EOS included; None if unlimited.
+        source_prefix: text before each source line, from a package; see `LineOptions`.
     """
 
     precision: str
     averaged: bool
     search: SearchSettings
     positions: int | None
+    source_prefix: str = ""
 
     @classmethod
     def read(cls, directory: Path) -> Description:

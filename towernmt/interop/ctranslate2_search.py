@@ -14,7 +14,7 @@ from towernmt.core.thread_maps import stop_if_abandoned
 from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD
 from towernmt.interop.ctranslate2_hypotheses import EngineHypothesis, rescore, score_by_model, with_end_column
 from towernmt.interop.ctranslate2_loader import ExportedModel
-from towernmt.interop.ctranslate2_requests import BEGINNING_ONLY, check_search, difference
+from towernmt.interop.ctranslate2_requests import BEGINNING_ONLY, INPUTS, check_search, difference
 from towernmt.interop.ctranslate2_sentences import (
     NO_END,
     Ids,
@@ -161,6 +161,8 @@ class CTranslate2Search:
             return reason
         if "avoid" in inputs and (inputs["avoid"][..., :1] == BOS).any():
             return f"avoid: {BEGINNING_ONLY}"
+        if "prefix" in inputs and (inputs["prefix"] == EOS).any():      # a whole translation
+            return f"constraints: {INPUTS['constraints']}"
         problem = self._model.why_too_long(longest_of(search, inputs["source_length"], inputs.get("prefix")))
         return problem and f"they or their translations may be too long: {problem}"
 

@@ -70,7 +70,8 @@ def export_model(trained: TrainedModel, format_name: str, output: str | Path, *,
     existing directory stays, because it may be a link or a volume: the files are moved into it, `towernmt.json` last.
 
     ```
-    towernmt.json     format, precision, checkpoint, versions, search settings, and details of the format's files
+    towernmt.json     format, precision, checkpoint, versions, search settings, the source prefix of a package, and
+                      details of the format's files
     vocabulary/       the run's vocabularies
     ...               the files of the format
     ```
@@ -110,7 +111,8 @@ def export_model(trained: TrainedModel, format_name: str, output: str | Path, *,
         description = {
             "format": format_name, "precision": precision, "architecture": trained.run.architecture(),
             "checkpoint": Path(trained.checkpoint).parent.name, "averaged": trained.uses_averages,
-            "made_with": versions(), "search": asdict(search_without_path), **details}
+            "made_with": versions(), "search": asdict(search_without_path),
+            **({"source_prefix": trained.run.source_prefix} if trained.run.source_prefix else {}), **details}
         write_text(unfinished / EXPORT_DESCRIPTION, json.dumps(description, indent=1, ensure_ascii=False) + "\n")
         if is_existing:
             _check_new_or_empty(path)       # again, because another process may have written meanwhile

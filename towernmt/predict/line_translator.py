@@ -304,7 +304,6 @@ def languages_of(run: SavedRun) -> tuple[str, str]:
     return written_language(package_languages[0]), written_language(package_languages[1])
 
 
-def with_prefix_of(run: SavedRun, options: LineOptions) -> LineOptions:
+def with_default_prefix(options: LineOptions, prefix: str) -> LineOptions:
     """Return the options of all lines, with the source prefix of a package unless they have their own."""
-    prefix = run.source_prefix if isinstance(run, PackagedRun) and not options.source_prefix else ""
-    return dataclasses.replace(options, source_prefix=prefix) if prefix else options
+    return dataclasses.replace(options, source_prefix=prefix) if prefix and not options.source_prefix else options

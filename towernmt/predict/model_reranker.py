@@ -10,6 +10,7 @@ import numpy as np
 from sacrebleu.metrics import BLEU
 
 from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.text.clean_text import split_tags
 from towernmt.predict.lines.hypotheses import Hypothesis
 from towernmt.predict.pair_scorer import PairScore, PairScorer
 from towernmt.predict.reranking import Reranker, rescored
@@ -22,8 +23,9 @@ class Judge(NamedTuple):
 
     Attributes:
         scorer: scorer of its run.
-        direction: "forward": it scores the hypothesis given the source; "reverse": the source given the hypothesis;
-            "right-to-left": the hypothesis with its words in reverse order, given the source, as it was trained.
+        direction: "forward": it scores the hypothesis given the source; "reverse": the source, without tags such as
+            `<2de>`, given the hypothesis; "right-to-left": the hypothesis with its words in reverse order, given the
+            source, as it was trained.
         weight: weight of its score relative to that of the search.
     """
 
@@ -34,7 +36,7 @@ class Judge(NamedTuple):
     def pair(self, source: str, hypothesis: str) -> tuple[str, str]:
         """Return the (source, target) pair that the judge scores."""
         if self.direction == "reverse":
-            return hypothesis, source
+            return hypothesis, split_tags(source)[1]
         if self.direction == "right-to-left":
             return source, " ".join(reversed(hypothesis.split()))
         return source, hypothesis

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
@@ -11,6 +12,9 @@ from towernmt.core.errors import DataError
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
 from towernmt.predict.stream import read_window
 
+_LINK = re.compile(r"\d+-\d+")
+_FEATURE = re.compile(r"\S+[=:]|[-+]?(?:[\d.]+(?:e[-+]?\d+)?|inf|nan)", re.IGNORECASE)
+"""A name or a value of the scores of Moses, as in `LM= -3.5 TM= -4`."""
 WINDOW = 500
 """Number of lines that are reranked together."""
 
@@ -74,7 +78,8 @@ def _in_order(original: list[Hypothesis], hypotheses: list[Hypothesis]) -> Trans
 def read_nbest(lines: Iterable[str], name: str) -> Iterator[list[Hypothesis]]:
     """Yield the hypotheses of each source line from the lines of an n-best file, which are numbered from 0.
 
-    Lines have the form `number ||| text ||| score` or `number ||| text ||| features ||| score`.
+    Lines have the form `number ||| text ||| score` or `number ||| text ||| features ||| score`, with word alignments
+    after them or without. The text may contain `|||`.
 
     Args:
         lines: lines of the file.
@@ -92,9 +97,16 @@ def read_nbest(lines: Iterable[str], name: str) -> Iterator[list[Hypothesis]]:
 
 
 def _entry(line: str, name: str, line_number: int) -> tuple[int, Hypothesis]:
-    fields = [field.strip() for field in line.split("|||")]
+    number, *fields = line.split("|||")
     try:
-        return int(fields[0]), Hypothesis(fields[1], float(fields[2] if len(fields) == 3 else fields[3]))
+        if all(map(_LINK.fullmatch, fields[-1].split())):
+            fields.pop()
+        score = float(fields.pop())
+        if len(fields) > 1 and all(map(_FEATURE.fullmatch, fields[-1].split())):
+            fields.pop()
+        if not fields:
+            raise ValueError("no text")
+        return int(number), Hypothesis("|||".join(fields).strip(), score)
     except (ValueError, IndexError):
         raise DataError(f"{name} line {line_number} is not `number ||| text ||| score`, as `towernmt translate "
                         "--n-best` writes it.") from None

@@ -23,7 +23,7 @@ from towernmt.predict.lines.faults import fault_of, retry_settings, worse
 from towernmt.predict.lines.hypotheses import Hypothesis, SearchOutput, TokenDetails, Translation, joined
 from towernmt.predict.lines.line_options import LineRequest, line_requests
 from towernmt.predict.lines.request_encoder import RequestEncoder
-from towernmt.predict.lines.words_of_lines import cut_line
+from towernmt.predict.lines.words_of_lines import Cut, cuts_of
 from towernmt.predict.search.device_batches import batching_for
 from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
 
@@ -279,14 +279,14 @@ def _encode(window: Sequence[LineRequest], name: str, first: int, vocabulary: Vo
         try:
             limit_of_text = _limit_of_text(limit, len(encoder.source_prefix(request.options)))
             is_blank = not ids or not request.text.strip()
-            is_one_chunk = len(ids) <= limit_of_text and not request.by_sentence
-            chunks = [] if is_blank else [ids] if is_one_chunk else cut_line(
+            is_one_cut = len(ids) <= limit_of_text and not request.by_sentence
+            cuts = [] if is_blank else [Cut(ids, 0, request.text)] if is_one_cut else cuts_of(
                 request.text, ids, vocabulary, limit_of_text, request.by_sentence)
-            if len(chunks) > 1 and name:
+            if len(cuts) > 1 and name:
                 log.warning("%s line %d: its %d tokens are more than %d; translated in %d pieces.",
-                            name, number, len(ids), limit_of_text, len(chunks))
-            lines.append(encoder.pieces(request, chunks))
-        except SettingsError as option_error:
+                            name, number, len(ids), limit_of_text, len(cuts))
+            lines.append(encoder.pieces(request, cuts))
+        except (SettingsError, DataError) as option_error:
             return lines, DataError(f"{name} line {number}: {option_error}")
     return lines, error
 

@@ -19,7 +19,7 @@ from towernmt.predict.line_translator import (
     SearchArguments,
     languages_of,
     search_settings,
-    with_prefix_of,
+    with_default_prefix,
 )
 from towernmt.predict.lines.batch_inputs import LineInputs
 from towernmt.predict.lines.hypotheses import Translation
@@ -110,7 +110,7 @@ class Translator(LineTranslator):
         settings = search_settings(runs[0].group("search", SearchSettings()), beam_size, n_best, search)
         stream = stream or batching_for(device, batch_tokens, batch_sentences)
         stream = limit_hypotheses(_with_threads(stream, device), settings)
-        options = with_prefix_of(runs[0], options)
+        options = with_default_prefix(options, runs[0].source_prefix)
         _check_texts(runs[0], settings, options)
         self._trained_search = trained_search = open_engines(SearchArguments(
             runs, as_list(checkpoint), as_list(model), ensemble, device, settings, processors, log_probs,

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.processor_time import processor_seconds
-from towernmt.dataflow.text.word_segmentation import characters, may_end_word, occurrences, word_spans, words
+from towernmt.dataflow.text.word_segmentation import (
+    characters,
+    joined_sentences,
+    may_end_word,
+    occurrences,
+    word_spans,
+    words,
+)
 
 
 @pytest.mark.parametrize(("text", "expected"), [
@@ -52,6 +59,14 @@ def test_searching_a_long_text_takes_time_in_proportion_to_its_length() -> None:
 def test_a_word_may_begin_behind_a_sign_and_behind_a_character_of_a_script_without_spaces() -> None:
     assert [may_end_word(text) for text in ("(", "-", "👍🏽", "東", "ก็")] == [True] * 5
     assert [may_end_word(text) for text in ("", "a", "कि", "a\u0301", "7", "_", "के\u200d")] == [False] * 7
+
+
+@pytest.mark.parametrize(("sentences", "expected"), [
+    (["One.", "", "Two."], "One. Two."), (["これは本です。", "はい。"], "これは本です。はい。"),
+    (["他说：“好。”", "我走……", "“你？”"], "他说：“好。”我走……“你？”"), (["我走。", "OK.", "你来。"], "我走。 OK. 你来。"),
+    (["ฉันอยู่ที่นี่", "คุณอยู่ที่นั่น"], "ฉันอยู่ที่นี่ คุณอยู่ที่นั่น"), (["안녕.", "네."], "안녕. 네."), ([], "")])
+def test_sentences_are_joined_by_spaces_except_in_chinese_and_japanese(sentences: list[str], expected: str) -> None:
+    assert joined_sentences(sentences) == expected
 
 
 @pytest.mark.parametrize(("phrase", "text", "count"), [

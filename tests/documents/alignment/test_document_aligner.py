@@ -17,7 +17,6 @@ from towernmt.documents.alignment.document_aligner import (
 from towernmt.documents.alignment.document_pairs import (
     DEFAULT_THRESHOLD,
     AlignedDocument,
-    joined_sentences,
     read_review,
     review_lines,
 )
@@ -130,8 +129,3 @@ def test_a_reviewed_table_keeps_what_people_kept(text: tuple[SentenceTexts, Link
 def test_damaged_tables_are_refused(table: str, sentence: str) -> None:
     with pytest.raises(DataError, match=sentence):
         list(read_review(table, "r.tsv"))
-
-
-def test_sentences_are_joined_by_spaces_where_scripts_have_them() -> None:
-    assert joined_sentences(["One.", "Two."]) == "One. Two."
-    assert joined_sentences(["これは本です。", "はい。"]) == "これは本です。はい。"

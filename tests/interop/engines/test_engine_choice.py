@@ -132,6 +132,17 @@ def test_the_graph_avoids_phrases_at_the_beginning(
     assert expected != plain and translator.translate(texts, options=options) == expected and len(built) == 1
 
 
+def test_the_graph_ends_with_a_whole_translation_that_a_line_requires(
+        exported_run: Path, graph: Translator, lines: list[str], built: list[TrainedSearch]) -> None:
+    options = [LineOptions(constraints=["<s> w3 w1 </s>"], n_best=2), LineOptions()] * len(lines)
+    found, expected = (translator.translate_nbest(lines, options=options[:len(lines)])
+                       for translator in (Translator(exported_run, device="cpu"), graph))
+    assert [[one.text for one in line] for line in found] == [[one.text for one in line] for line in expected]
+    for ours, theirs in zip(found, expected, strict=True):
+        assert [one.score for one in ours] == pytest.approx([one.score for one in theirs], abs=1e-4)
+    assert {line[0].text for line in found[::2]} <= {"w3 w1", ""} and len(built) == 1
+
+
 @pytest.fixture(scope="module")
 def subword_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An exported run whose subwords are a letter that ends a word, or one that does not."""

@@ -257,7 +257,8 @@ def test_a_test_set_is_translated_with_what_is_packed(run_on_disk: Path, tmp_pat
 
 
 @pytest.mark.thorough
-def test_a_package_puts_its_source_prefix_before_each_line(run_on_disk: Path, tmp_path: Path, lines: list[str]) -> None:
+def test_a_package_puts_its_source_prefix_before_each_line(
+        run_on_disk: Path, tmp_path: Path, lines: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     test = tmp_path / "test.de"
     test.write_text("".join(f"{line}\n" for line in lines if line))
     prefix = lines[0].split()[0]
@@ -271,6 +272,10 @@ def test_a_package_puts_its_source_prefix_before_each_line(run_on_disk: Path, tm
     assert card["scores"][0]["score"] == round(corpus_scores(expected, texts).bleu, 4)
     others = CTranslate2Translator(tmp_path / "x.zip", device="cpu", precision="float32")
     assert others.translate(texts) == expected
+    assert main(["export", "--model", str(tmp_path / "x.zip"), "--format", "ctranslate2", "--output",
+                 str(tmp_path / "exported")]) == 0
+    assert f"write '{prefix}' and a space before each source sentence." in capsys.readouterr().err
+    assert CTranslate2Translator(tmp_path / "exported", device="cpu").translate(texts) == expected
     chosen = Translator(tmp_path / "x.zip", device="cpu", engine="graph", options=LineOptions(source_prefix=lines[1]))
     assert chosen.translate(texts) == run.translate(texts, options=[LineOptions(source_prefix=lines[1])] * len(texts))
     with pytest.raises(SettingsError, match="the source prefix 'unknown☃' has a word"):

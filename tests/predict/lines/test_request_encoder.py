@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.dataflow.vocabulary.base import EOS, SPECIAL_PIECES
+from towernmt.dataflow.vocabulary.base import EOS, SPECIAL_PIECES, UNK
 from towernmt.dataflow.vocabulary.sentencepiece_learning import learn_sentence_piece
 from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
@@ -18,6 +18,7 @@ from towernmt.predict.lines.hypotheses import Translation
 from towernmt.predict.lines.line_options import LineOptions, LineRequest, line_requests
 from towernmt.predict.lines.request_encoder import RequestEncoder
 from towernmt.predict.lines.terminology import Term, Terminology
+from towernmt.predict.lines.words_of_lines import Cut
 from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
 from towernmt.predict.stream import translate_stream
 
@@ -28,7 +29,7 @@ SEARCH = SearchSettings(beam_size=4, n_best=2)
 def pieces(count: int = 1, **options: object) -> list[LinePiece]:
     """Return the pieces of a line "a" that is cut into `count` pieces."""
     request = LineRequest("a", LineOptions(**options))  # type: ignore[arg-type]
-    return RequestEncoder(SEARCH, WORDS, WORDS).pieces(request, [[]] * count)
+    return RequestEncoder(SEARCH, WORDS, WORDS).pieces(request, [Cut([], 0, "a")] * count)
 
 
 def changed_search(**options: object) -> dict[str, object]:
@@ -54,7 +55,7 @@ def test_only_the_first_piece_of_a_long_line_begins_with_its_prefix_where_that_i
 def test_each_piece_begins_with_the_source_prefix() -> None:
     house, hour, the = WORDS.encode("house hour the")
     request = LineRequest("the house", LineOptions(source_prefix=" house\u00a0 hour "))
-    pieces = RequestEncoder(SEARCH, WORDS, WORDS).pieces(request, [[the], [house]])
+    pieces = RequestEncoder(SEARCH, WORDS, WORDS).pieces(request, [Cut([the], 0, "the"), Cut([house], 4, "house")])
     assert [piece.ids for piece in pieces] == [(house, hour, the), (house, hour, house)]
     assert [piece.text_ids for piece in pieces] == [(the,), (house,)]
     assert pieces[0].with_search({"min_length": 1}).text_ids == (the,)
@@ -105,6 +106,17 @@ def test_anchored_phrases_are_a_prefix_or_end_with_the_sentence() -> None:
     assert ids_of(last_piece) == {"constraints": [[house, EOS]]}
 
 
+def test_the_terms_of_a_piece_are_those_of_its_text_and_of_its_tokens_if_that_is_divided() -> None:
+    terms = [Term("Ω", "hour"), Term("the", "house")]
+    request, [the] = LineRequest("Ω the", LineOptions(terminology=Terminology(terms))), WORDS.encode("the")
+    encoder = RequestEncoder(SEARCH, WORDS, WORDS)
+    pieces = encoder.pieces(request, [Cut([UNK], 0, "Ω"), Cut([the], 1, "the")])
+    assert [piece.terms for piece in pieces] == [terms[:1], terms[1:]]
+    pieces = encoder.pieces(request, [Cut([UNK], 0, request.text, is_divided=True),
+                                      Cut([the], 0, request.text, is_divided=True, first_token=1)])
+    assert [piece.terms for piece in pieces] == [[], terms[1:]]
+
+
 def test_a_whole_translation_gets_no_terms() -> None:
     terms = Terminology([Term("a", "hour")])
     assert "constraints" not in inputs_of(constraints=["<s> the </s>"], terminology=terms)
@@ -143,7 +155,7 @@ def test_options_are_those_of_the_line_when_another_thread_encodes_others_meanwh
     encoder.check(other_options)
     disturbed = Disturbed(SEARCH, WORDS, WORDS)
     others = {name: getattr(encoder, name) for name in ("_last_encoded", "_terms")}
-    [piece] = disturbed.pieces(LineRequest("the", options), [WORDS.encode("the")])
+    [piece] = disturbed.pieces(LineRequest("the", options), [Cut(WORDS.encode("the"), 0, "the")])
     assert ids_of(piece) == {"prefix": WORDS.encode("the"), "constraints": [WORDS.encode("house")]}
 
 
@@ -191,3 +203,11 @@ def test_a_prefix_that_the_vocabulary_can_write_is_accepted(prefix: str, partial
 def test_a_line_with_a_prefix_that_cannot_be_written_is_named() -> None:
     with pytest.raises(DataError, match="in line 2: the prefix 'cat' contains"):
         list(translated([LineOptions(), LineOptions(prefix="cat")]))
+
+
+def test_a_term_that_cannot_be_written_is_named_with_its_line_behind_the_translations_of_those_before() -> None:
+    terms = Terminology([Term("a", "cat", where="terms.tsv line 3")])
+    translations = translated([LineOptions(), LineOptions(terminology=terms)])
+    assert next(translations)[0].text == "the"
+    with pytest.raises(DataError, match="in line 2: terms.tsv line 3: 'cat' contains text"):
+        next(translations)

@@ -65,6 +65,17 @@ def test_several_final_marks_do_not_change_a_prefix(prefix: str, expected: str) 
     assert with_final_run(request, Translation([Hypothesis("so.", 0.0)]))[0].text == expected
 
 
+@pytest.mark.parametrize("translation", ["什么？！", "「本当。」", "ماذا؟!", "वह है।", "τι;!"])
+def test_final_marks_of_another_script_stay(translation: str) -> None:
+    for line in ("what?!", "so..."):
+        assert with_final_run(LineRequest(line), Translation([Hypothesis(translation, 0.0)]))[0].text == translation
+
+
+def test_a_chinese_ellipsis_is_that_of_the_line() -> None:
+    for translation, expected in (("等等……", "等等……"), ("「等等」", "「等等...」")):
+        assert with_final_run(LineRequest("so..."), Translation([Hypothesis(translation, 0.0)]))[0].text == expected
+
+
 def test_a_symbol_before_the_line_follows_the_prefix() -> None:
     texts = {"❤️ see here": "so damaged", "see here": "so here"}
     translation = translated("❤️ see here", LineOptions(), texts)

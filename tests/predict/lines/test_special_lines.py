@@ -190,8 +190,9 @@ def test_a_line_without_a_final_mark_gets_the_one_that_the_model_prefers(best: s
 
 def test_final_marks_are_those_of_the_script_and_only_added_if_the_training_text_has_them() -> None:
     model = Model(str)
-    translate(model, ["هو هنا", "你好 世界"], vocabulary=Letters(), source_text=MARKED)
-    assert model.texts[2:] == ["هو هنا.", "هو هنا؟", "你好 世界。", "你好 世界？"]
+    assert translate(model, ["هو هنا", "你好 世界", "वह है"], vocabulary=Letters(), source_text=MARKED) == [
+        "هو هنا", "你好 世界", "वह है"]
+    assert model.texts[3:] == ["هو هنا.", "هو هنا؟", "你好 世界。", "你好 世界？", "वह है।", "वह है?"]
     for options in ({"source_text": SourceText((), 0.5)}, {"source_text": MARKED, "off": ["final_marks"]}):
         plain = Model(str.upper)
         assert translate(plain, ["is it here"], **options) == ["IS IT HERE"]      # type: ignore[arg-type]
@@ -676,6 +677,27 @@ def test_names_that_the_training_text_lacks_are_kept() -> None:
     assert len(numbers.texts) == 1
 
 
+@pytest.mark.parametrize(("line", "source"), [
+    ("the ISBN is here", "ISBN"), ("the ISBN is here", "isbn"), ("the A4 device is here", "A4 device"),
+    ("the 2. device is here", "2. device")])
+def test_protected_words_of_a_term_are_translated(line: str, source: str) -> None:
+    options = LineOptions(terminology=Terminology([Term(source, "Berlin", any_case=True)]))
+    model = Model(lambda text: re.sub(re.escape(source), "Berlin", text, flags=re.IGNORECASE))
+    assert translate(model, [LineRequest(line, options)], ["spelling"], source_text=TRAINED_NAMES) == [
+        "the Berlin is here"]
+    assert ("ISBN" in line) == (len(model.texts) == 1)
+
+
+@pytest.mark.parametrize("line", ["<de> the device is", "<hr> THE DEVICE", ">>fra<< so. The device. Here is."])
+def test_a_line_with_a_tag_of_the_training_text_is_translated_once(line: str) -> None:
+    tags = WordVocabulary([*SPECIAL_PIECES, "<de>", "<hr>", ">>fra<<", "the", "device"])
+    model = Model(lambda text: text.partition(" ")[2].lower())
+    assert translate(model, [line], vocabulary=tags, source_text=TRAINED) == [line.partition(" ")[2].lower()]
+    assert model.texts == [line]
+    other = Model(lambda text: text.replace("<de>", ""))
+    assert translate(other, ["<de> the device is"], source_text=TRAINED) == ["<de> the device is"]
+
+
 TRAINED_NAMES = SourceText((*TRAINED.words, "USA", "eBay", "YouTube", "TeachersInnen", "berlin"))
 
 
@@ -885,6 +907,9 @@ def test_a_fragment_with_a_translation_that_is_too_long_is_translated_with_a_ful
     assert translate(model, ["the house"], off=["final_marks"]) == [long]
     sure = Model(lambda text: ("Haus .", -5.0) if text.endswith(".") else (long, -0.1))
     assert translate(sure, ["the house", "the house.", "the house is here"]) == [long, "Haus .", long]
+    chinese = Model(lambda text: long)
+    translate(chinese, ["我的房子", "今天我们在这里看书"], vocabulary=Letters())
+    assert chinese.texts == ["我的房子", "今天我们在这里看书", "我的房子。"]
 
 
 class Letters(WordVocabulary):
@@ -991,7 +1016,8 @@ def aligned(text: str) -> Translation:
     return Translation([Hypothesis(text, -0.1, details)])
 
 
-@pytest.mark.parametrize("line", ["❤️ see https://x.de/a now 👍🏽", "❤️see 12:45, now", "---", "THE DEVICE IS HERE"])
+@pytest.mark.parametrize("line", ["❤️ see https://x.de/a now 👍🏽", "❤️see 12:45, now", "---", "THE DEVICE IS HERE",
+                                  "see 12 € now", "❤️ see 10.05.2024, 12:30 and (12 €) now"])
 def test_word_alignments_are_those_of_the_words_of_the_line(line: str) -> None:
     def model(requests: Iterable[LineRequest], /, *, again: bool) -> Iterator[Translation]:
         return (aligned(request.text if again else "damaged") for request in requests)

@@ -13,6 +13,7 @@ component of an emoji is never separated from its base. Three kinds of boundarie
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterable
 from itertools import accumulate
 
 import regex  # type: ignore[import-untyped]
@@ -57,6 +58,10 @@ _UNSPACED_LETTER = regex.compile(rf"(?=[\p{{L}}\p{{M}}])[{_UNSPACED}\p{{Katakana
 _WORD_CLASS = regex.compile(rf"[{_UNSPACED}]|(?:(?![{_UNSPACED}])[\p{{L}}\p{{M}}\p{{N}}])+|[^\s\p{{L}}\p{{M}}\p{{N}}]")
 _UNSPACED_RUN = regex.compile(rf"(?:{_UNSPACED_LETTER.pattern}){{2}}")
 _ENDS_IN_WORD = regex.compile(r"[\p{L}\p{N}\p{M}\p{Pc}\u200c\u200d]\Z")
+_WIDE = r"\p{Han}\p{Hiragana}\p{Katakana}ー\u3001-\u303f\uff00-\uffef"
+"""Letters and signs of Chinese and Japanese, which have no spaces between sentences."""
+_BEGINS_WIDE = regex.compile(rf"[\"'“‘(\[]*[{_WIDE}]")
+_ENDS_WIDE = regex.compile(rf"[{_WIDE}][\"'”’)\]…—]{{0,9}}\Z")
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
@@ -103,6 +108,20 @@ def may_end_word(text: str) -> bool:
     """Return whether a word may begin directly after a text: after a sign, or in a script without spaces."""
     return bool(text) and (_ENDS_IN_WORD.search(text) is None
                            or _UNSPACED_LETTER.fullmatch(characters(text)[-1][0]) is not None)
+
+
+def space_between(sentence: str, next_sentence: str) -> str:
+    """Return the space between two consecutive sentences; "" if both are Chinese or Japanese."""
+    is_wide = _ENDS_WIDE.search(sentence[-10:]) and _BEGINS_WIDE.match(next_sentence)
+    return "" if is_wide else " "
+
+
+def joined_sentences(sentences: Iterable[str]) -> str:
+    """Return sentences as one text, with spaces as in `space_between`. Empty sentences are left out."""
+    pieces: list[str] = []
+    for sentence in filter(None, sentences):
+        pieces += [space_between(pieces[-1], sentence), sentence] if pieces else [sentence]
+    return "".join(pieces)
 
 
 def matching_form(text: str) -> str:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from towernmt.core.errors import DataError
 from towernmt.dataflow.sources.column_files import CsvReader, read_csv
 from towernmt.dataflow.text.clean_text import clean
-from towernmt.dataflow.text.word_segmentation import begins_unspaced, may_end_word
+from towernmt.dataflow.text.word_segmentation import joined_sentences
 from towernmt.documents.alignment.document_aligner import AlignedSentences, SentenceTexts, align_in_orders
 from towernmt.documents.alignment.matched_files import MatchedFiles
 
@@ -137,15 +137,6 @@ class ReviewRow(NamedTuple):
     source_sentences: str
     target_sentences: str
     pair: ScoredPair
-
-
-def joined_sentences(sentences: Sequence[str]) -> str:
-    """Return sentences as one text, with spaces between them except in scripts without spaces."""
-    text = ""
-    for sentence in sentences:
-        is_wide = text and begins_unspaced(sentence) and may_end_word(text) and not text[-1].isascii()
-        text += sentence if not text or is_wide else f" {sentence}"
-    return text
 
 
 def review_lines(rows: Iterable[ReviewRow]) -> Iterator[str]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from towernmt.dataflow.text.clean_text import clean, one_line
 from towernmt.dataflow.text.pharaoh_alignments import Link
+from towernmt.dataflow.text.word_segmentation import joined_sentences
 from towernmt.dataflow.vocabulary.base import EOS, PAD, Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary
 from towernmt.predict.lines.batch_inputs import LinePiece
@@ -330,7 +331,7 @@ def joined(pieces: Sequence[Translation], n_best: int | None, line: str, vocabul
 
 def _joined(hypotheses: Sequence[Hypothesis]) -> Hypothesis:
     mean_score = sum(h.score for h in hypotheses) / len(hypotheses)
-    return Hypothesis(" ".join(h.text for h in hypotheses if h.text), mean_score,
+    return Hypothesis(joined_sentences(h.text for h in hypotheses), mean_score,
                       _joined_details([(h.text, h.details) for h in hypotheses if h.details]),
                       next((h.fault for h in hypotheses if h.fault), None), sum(h.tokens for h in hypotheses),
                       sum(h.log_prob for h in hypotheses))

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 
@@ -148,25 +149,42 @@ def _with_symbols(sentence: SourceSentence, atoms: list[TargetAtom]) -> list[Tar
 
 def _details(sentence: SourceSentence, details: TokenDetails, words: list[list[TargetAtom]],
              texts: list[str]) -> TokenDetails:
-    """Return the token details of a translation for its new words."""
+    """Return the token details of a translation for its new words, several for a protected text with spaces."""
+    rows, columns = _first_words(texts), _first_words(sentence.words)
     new_words: dict[int, int] = {}
     for number, word in enumerate(words):
         for atom in word:
             if atom.word is not None:
-                new_words.setdefault(atom.word, number)
+                new_words.setdefault(atom.word, rows[number])
     of_tokens = details.words and [new_words.get(word, NO_WORD) for word in details.words]
     if details.alignment is None or len(details.alignment.source) != len(sentence.words):
         return details._replace(words=of_tokens, alignment=None)
-    weights = np.zeros([len(words), len(sentence.words)], np.float32)
+    of_source = details.source_words and [word if word == NO_WORD else columns[word] for word in details.source_words]
+    weights = np.zeros([rows[-1], columns[-1]], np.float32)
     for number, word in enumerate(words):
+        block = weights[rows[number]:rows[number + 1]]
         aligned_atom = next((atom for atom in word if atom.word is not None or atom.stands_for is not None), None)
-        if aligned_atom is None:
-            continue
-        if aligned_atom.word is not None:
-            weights[number] = details.alignment.weights[aligned_atom.word]
-        elif aligned_atom.stands_for is not None:
-            weights[number, sum(sentence.spaces[:aligned_atom.stands_for + 1])] = 1.0
-    return details._replace(words=of_tokens, alignment=WordAlignment(sentence.words, texts, weights))
+        if aligned_atom is not None and aligned_atom.word is not None:
+            block[:] = np.repeat(details.alignment.weights[aligned_atom.word], np.diff(columns))
+        copied = next((atom.stands_for for atom in word if atom.stands_for is not None), None)
+        if copied is not None:
+            source_word = sum(sentence.spaces[:copied + 1])
+            block = block[:, columns[source_word]:columns[source_word + 1]]
+            if aligned_atom is not None and aligned_atom.word is None:
+                block[:] = 1.0
+            if len(block) == block.shape[1]:
+                block *= np.eye(len(block), dtype=np.float32)
+    return details._replace(words=of_tokens, source_words=of_source,
+                            alignment=WordAlignment(_divided(sentence.words), _divided(texts), weights))
+
+
+def _divided(texts: list[str]) -> list[str]:
+    return " ".join(texts).split()
+
+
+def _first_words(texts: list[str]) -> list[int]:
+    """Return the index of the first word of each text among the words of all, and the number of words."""
+    return [0, *accumulate(len(text.split()) for text in texts)]
 
 
 class ProtectedLine:
@@ -253,7 +271,7 @@ class ProtectedLine:
             for symbol in symbols:
                 word = word.replace(symbol, "")
             indices += [index] if word else []
-        return indices if self.sentence is not None and len(indices) == len(self.sentence.words) else []
+        return indices if self.sentence is not None and len(indices) == len(_divided(self.sentence.words)) else []
 
 
 def _text_of(part: Part) -> str:

@@ -17,6 +17,7 @@ from towernmt.predict.lines.batch_inputs import LinePiece
 from towernmt.predict.lines.hypotheses import words_of_line
 from towernmt.predict.lines.line_options import PLAIN, LineOptions, LineRequest
 from towernmt.predict.lines.terminology import AnchoredPhrase, Term, Terminology, WritableTerms, phrase_ids
+from towernmt.predict.lines.words_of_lines import Cut
 from towernmt.predict.search.search_settings import SearchSettings
 from towernmt.predict.search.surfaces import Surfaces
 
@@ -139,6 +140,12 @@ def _excluded(phrase: str, other_phrase: str) -> SettingsError:
     return SettingsError(f"the phrases '{phrase}' and '{other_phrase}' exclude each other: leave one of them out.")
 
 
+def is_one_token(word: str, vocabulary: Vocabulary) -> bool:
+    """Return whether a vocabulary has a word as one token, besides that of a space."""
+    ids = vocabulary.encode(word)
+    return vocabulary.unk_id not in ids and sum(vocabulary.id_to_piece(id).strip(SPACE) != "" for id in ids) == 1
+
+
 INPUTS: Sequence[Callable[[TargetText, LineOptions], Mapping[str, Any]]] = [TargetText.prefix, TargetText.avoid]
 """Functions from options to inputs by name. An unused option has no input. See also `batch_inputs.py`."""
 
@@ -203,10 +210,9 @@ class RequestEncoder:
         if self._source.streams > 1:
             return []
         tags = [word for word in clean(options.source_prefix).split() if not word.isalpha()]
-        return [tag for tag in tags if sum(
-            self._source.id_to_piece(id).strip(SPACE) != "" for id in self._source.encode(tag)) > 1]
+        return [tag for tag in tags if not is_one_token(tag, self._source)]
 
-    def pieces(self, request: LineRequest, ids: Sequence[Sequence[Any]]) -> list[LinePiece]:
+    def pieces(self, request: LineRequest, cuts: Sequence[Cut]) -> list[LinePiece]:
         """Return the pieces of a line. A line has one piece unless it is too long for the model.
 
         The first piece has the constraints of the line, the last piece those at the end, and each piece its own terms
@@ -214,17 +220,17 @@ class RequestEncoder:
 
         Args:
             request: request of the line.
-            ids: source ids of each piece without EOS; with several streams, tuples of ids.
+            cuts: pieces of the text; with several streams, their ids are tuples.
 
         Raises:
             SettingsError, DataError: see `check`.
         """
         if request.options is PLAIN or request.options == PLAIN:
-            return [LinePiece(tuple(piece)) for piece in ids]
+            return [LinePiece(tuple(cut.ids)) for cut in cuts]
         inputs, search, (beginning, anywhere, at_end), terms, source_prefix = self._encode(request.options)
         is_complete = bool(beginning) and beginning["prefix"][-1] == EOS
         pieces = []
-        for index, piece in enumerate(ids):
+        for index, cut in enumerate(cuts):
             piece_inputs, phrases = dict(inputs), []
             if index == 0:
                 phrases += anywhere
@@ -233,16 +239,16 @@ class RequestEncoder:
                     piece_inputs |= beginning
             elif not request.options.prefix_every_piece:
                 piece_inputs = {name: value for name, value in inputs.items() if name not in ("prefix", "continuation")}
-            if index == len(ids) - 1:
+            if index == len(cuts) - 1:
                 phrases += at_end
             terms_and_ids: list[tuple[Term, list[int]]] = []
             if terms is not None and not (index == 0 and is_complete):      # no term can be added to a complete text
-                terms_and_ids = terms.terms_in(" ".join(words_of_line(self._source, request.text)) if len(ids) == 1
-                                               else self._source.decode(piece))
+                terms_and_ids = terms.terms_in(self._source.decode(cut.ids) if cut.is_divided
+                                               else " ".join(words_of_line(self._source, cut.text)))
             phrases += [term_ids for _, term_ids in terms_and_ids if term_ids not in phrases]
             if phrases:
                 piece_inputs["constraints"] = padded(phrases)
-            pieces.append(LinePiece.of((*source_prefix, *piece), piece_inputs, search,
+            pieces.append(LinePiece.of((*source_prefix, *cut.ids), piece_inputs, search,
                                        [term for term, _ in terms_and_ids], request.options.details,
                                        len(source_prefix)))
         return pieces

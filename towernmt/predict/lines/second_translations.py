@@ -15,7 +15,7 @@ from dataclasses import replace
 from difflib import SequenceMatcher
 from functools import cached_property
 
-from towernmt.dataflow.text.letter_case import upper_case
+from towernmt.dataflow.text.letter_case import lower_case, upper_case
 from towernmt.dataflow.text.modifiers import without_accents
 from towernmt.documents.segments import Shielded, plain_text
 from towernmt.predict.lines.faults import worse
@@ -159,7 +159,8 @@ class SpecialLine:
             return ("",)
         last_character = self._usual.text[-1]
         stop, question = ("。", "？") if "\u3040" <= last_character <= "\u9fff" else (
-            ".", "؟" if "\u0600" <= last_character <= "\u06ff" else "?")
+            "।" if "\u0900" <= last_character <= "\u09ff" else ".",
+            "؟" if "\u0600" <= last_character <= "\u06ff" else "?")
         return (stop, question) if self._is_unmarked else (stop,)
 
     def _without_unknown_accents(self, text: str) -> str:
@@ -201,9 +202,9 @@ class SpecialLine:
         def order(translation: Translation) -> tuple[int, float]:
             return -self.spans.changed(translation[0].text), translation[0].mean_log_prob
 
-        num_missing = self._required.num_missing(first_translation[0].text)
+        num_missing = self._num_missing(first_translation[0].text)
         second_translations = [translation for translation in second_translations
-                               if self._required.num_missing(translation[0].text) <= num_missing]
+                               if self._num_missing(translation[0].text) <= num_missing]
         if not second_translations:
             return first_translation
         best_translation = second_translations[0]
@@ -240,6 +241,18 @@ class SpecialLine:
         if not self._usual.case and not self.unknown:
             return first_translation
         return second_translation if all(b > a for a, b in zip(*scores, strict=True)) else first_translation
+
+    def _num_missing(self, text: str) -> int:
+        """Return the number of required texts, and of target terms in any letter case, that a translation lacks.
+
+        A second line may have a placeholder or another letter case in place of a source term.
+        """
+        def folded(text: str) -> str:
+            return lower_case(text, self._model.languages[1]).casefold()
+
+        folded_text = folded(text)
+        return self._required.num_missing(text) + sum(
+            folded(term.target) not in folded_text for term in self._usual.terms)
 
     def _num_lost(self, text: str) -> int:
         """Return the number of small numbers and units that a translation lacks or has spelled out."""

@@ -17,15 +17,16 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from towernmt.core.thread_maps import calls_in_threads, map_ahead
-from towernmt.dataflow.text.clean_text import clean
+from towernmt.dataflow.text.clean_text import clean, split_tags
+from towernmt.dataflow.text.word_segmentation import count_unspaced_letters
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, Vocabulary
-from towernmt.dataflow.vocabulary.source_text import SourceText, has_final_mark
+from towernmt.dataflow.vocabulary.source_text import SourceText, has_final_mark, signs_at_end
 from towernmt.predict.lines.capitals import UsualForms, may_have_emphasis
 from towernmt.predict.lines.early_translations import LineReader, TranslatedPart
 from towernmt.predict.lines.hypotheses import Hypothesis, TokenDetails, Translation, WordAlignment
 from towernmt.predict.lines.known_words import KnownWords
 from towernmt.predict.lines.line_options import LineRequest, TranslateRequests
-from towernmt.predict.lines.request_encoder import RequestEncoder
+from towernmt.predict.lines.request_encoder import RequestEncoder, is_one_token
 from towernmt.predict.lines.spelling import TypoCorrector
 from towernmt.predict.lines.words_of_lines import lacks_sentences
 from towernmt.predict.search.search_settings import SWITCH, SpecialLineSettings
@@ -46,7 +47,11 @@ _MARKED = 0.9
 """Minimum share of the lines of the training text with a final mark, at which lines without one are special."""
 _FRAGMENT, _LONG, _LONG_BY = 3, 3, 10
 """Maximum number of words of a fragment; a translation with more than 3 times its characters, and 10, is too long."""
-_CLOSING = " \"'“”‘’»«)]"
+_LETTERS_OF_WORD = 2
+"""Mean number of letters of a word in a script without spaces between words."""
+_CLOSING = " \"'“”‘’»«)]）」』】》〉"
+_MARKS_OF_OTHER_SCRIPTS = frozenset("。．｡！？؟۔।॥;\u037e")
+"""Final marks of Chinese, Japanese, Arabic, Urdu, Indian scripts and Greek."""
 _MOST_ORDINARY_WORDS = 100_000
 """Maximum number of words that are remembered as ordinary."""
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
@@ -133,7 +138,7 @@ class SpecialLines:
         has_letters = text[:1].isalpha() or any(map(str.isalpha, text))
         needs_mark = self._expects_marks and len(text.split()) > 1 and not options.prefix
         is_unmarked = needs_mark and not has_final_mark(text)
-        if not text or text.isspace() or options.inputs or has_letters and not (
+        if not text or text.isspace() or options.inputs or self._has_tag(text) or has_letters and not (
                 may_have_spans or may_have_case or is_unmarked or self._has_special_word(text)):
             return None
         from towernmt.predict.lines.second_translations import SpecialLine
@@ -147,14 +152,23 @@ class SpecialLines:
         The translation of a fragment may be too long, and that of several sentences may lack one.
         """
         text, options, translated_text = request.text, request.options, translation[0].text
-        is_fragment = len(translated_text) > _LONG * len(text) + _LONG_BY and len(text.split()) <= _FRAGMENT and not (
-            has_final_mark(text) or options.prefix or self._settings.final_marks == SWITCH[1])
+        is_fragment = len(translated_text) > _LONG * len(text) + _LONG_BY and not (
+            has_final_mark(text) or options.prefix or self._settings.final_marks == SWITCH[1]) and (
+            max(len(text.split()), count_unspaced_letters(text) // _LETTERS_OF_WORD) <= _FRAGMENT)
         has_lost_sentences = self._settings.sentences != SWITCH[1] and lacks_sentences(text, translated_text)
-        if options.inputs or not (is_fragment or has_lost_sentences):
+        if options.inputs or not (is_fragment or has_lost_sentences) or self._has_tag(text):
             return None
         from towernmt.predict.lines.second_translations import SpecialLine
 
         return SpecialLine(request, self._model, frozenset(), is_fragment=is_fragment)
+
+    def _has_tag(self, text: str) -> bool:
+        """Return whether a text begins with tags that are tokens, such as that of the target language.
+
+        A second translation could lose them, so such a line has none. `LineOptions.source_prefix` has no such limit.
+        """
+        tags = split_tags(text)[0].split() if text.startswith(("<", ">>")) else []
+        return bool(tags) and all(is_one_token(tag, self._vocabulary) for tag in tags)
 
     def _has_special_word(self, text: str) -> bool:
         """Return whether a word of a text may have a typo, or capitals for emphasis. Ordinary words are remembered."""
@@ -196,7 +210,10 @@ class SpecialLines:
 
 
 def with_final_run(request: LineRequest, translation: Translation) -> Translation:
-    """Return the translations of a line with several final marks, such as `?!` or `...`, with the same final marks."""
+    """Return the translations of a line with several final marks, such as `?!` or `...`, with the same final marks.
+
+    A translation that ends with the marks of another script, such as `？！`, does not change.
+    """
     marks = _final_marks(request.text)
     if len(marks) < 2 or request.options.constraints:
         return translation
@@ -204,8 +221,7 @@ def with_final_run(request: LineRequest, translation: Translation) -> Translatio
 
     def changed(hypothesis: Hypothesis) -> Hypothesis:
         text = hypothesis.text.rstrip(_CLOSING)
-        final_marks = _final_marks(text)
-        if not text or final_marks == marks:
+        if not text or _final_marks(text) == marks or not _MARKS_OF_OTHER_SCRIPTS.isdisjoint(signs_at_end(text)):
             return hypothesis
         unmarked_text = text.rstrip("!?.… ")
         space = " " if text.startswith(" ", len(unmarked_text)) else ""     # as in French
@@ -217,9 +233,12 @@ def with_final_run(request: LineRequest, translation: Translation) -> Translatio
 
 
 def _final_marks(text: str) -> str:
-    """Return the marks at the end of a text before closing quotes and brackets, with an ellipsis as three points."""
+    """Return the marks at the end of a text before closing quotes and brackets, with an ellipsis as three points.
+
+    A Chinese ellipsis has two characters.
+    """
     text = text.rstrip(_CLOSING)
-    return text[len(text.rstrip("!?.…")):].replace("…", "...")
+    return text[len(text.rstrip("!?.…")):].replace("……", "...").replace("…", "...")
 
 
 def copied(text: str) -> Translation:

@@ -75,6 +75,7 @@ class UsualLine:
         case: "capitals", "title" or "lower"; "" for another letter case, or if the line is in its usual case.
         is_corrected: whether typos are corrected, single words in capitals are in their usual case, or marks left out.
         is_shortened: whether repeated letters or marks are left out.
+        terms: terms of the terminology in the line.
         is_copied: whether the line is its own translation.
         is_foreign: whether the line has only unknown words.
     """
@@ -84,7 +85,11 @@ class UsualLine:
         options, settings = request.options, model.settings
         is_on = settings.protection == "auto"
         self.text = clean(request.text)
-        words, joined_words = (self._names(), self._unreadable_words(unknown)) if is_on else (frozenset(), frozenset())
+        self.terms = [] if options.terminology is None else options.terminology.terms_in(request.text)
+        words_of_terms = {word.casefold() for term in self.terms for word in _WORD.findall(term.source)}
+        words, joined_words = (
+            frozenset(word for word in protected_words if word.casefold() not in words_of_terms)
+            for protected_words in ((self._names(), self._unreadable_words(unknown)) if is_on else ((), ())))
         self.spans = LineSpans(self.text, Protection(is_on, tuple(options.protect), words, joined_words), is_on)
         self._texts = [part for part in self.spans.segment if isinstance(part, str)]
         is_without_words = not any(map(str.isalpha, "".join(self._texts))) or _is_program_line(self.text)
@@ -144,9 +149,8 @@ class UsualLine:
         """Correct the typos of the texts, but not of terms."""
         if self._model.settings.spelling == "off":
             return
-        terminology = self._request.options.terminology
-        terms = [] if terminology is None else [term.source for term in terminology.terms_in(self._request.text)]
-        corrected = [self._model.spelling.corrected(with_spaces(text), terms) for text in self._texts]
+        sources = [term.source for term in self.terms]
+        corrected = [self._model.spelling.corrected(with_spaces(text), sources) for text in self._texts]
         self.is_corrected = self.is_corrected or corrected != self._texts
         self.is_shortened = any(map(_LONG_RUN.search, self._texts)) and not any(map(_LONG_RUN.search, corrected))
         self._texts = corrected
@@ -164,8 +168,7 @@ class UsualLine:
     def may_be_copied(self) -> bool:
         """Whether the request requires no words of the translation."""
         options = self._request.options
-        return not (options.prefix or options.constraints
-                    or options.terminology is not None and options.terminology.terms_in(self._request.text))
+        return not (options.prefix or options.constraints or self.terms)
 
     def segment(self) -> Segment:
         """Return the segment of the line with its texts in the usual case and without typos."""

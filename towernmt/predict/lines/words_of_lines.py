@@ -12,26 +12,32 @@ import numpy as np
 
 from towernmt.dataflow.text.clean_text import clean, one_line
 from towernmt.dataflow.text.pharaoh_alignments import Link
+from towernmt.dataflow.text.word_segmentation import space_between
 from towernmt.dataflow.vocabulary.base import EOS, Vocabulary
+
+_ENDS = ".!?…؟۔।॥።։។။"
+"""Marks that end a sentence before a space. Those after `…` are Arabic, Urdu, Indian, Armenian, Ethiopic, Khmer and
+Burmese."""
 
 # Patterns of positions to divide a line at, best first.
 _CUTS = [
-    re.compile(r"(?<=[.!?…])\s+|(?<=[.!?…][\"'»”’)\]])\s+|(?<=[。！？])"),
-    re.compile(r"(?<=[,;:–—])\s+|(?<=[，、；：])"),
+    re.compile(rf"(?<=[{_ENDS}])\s+|(?<=[{_ENDS}][\"'»”’)\]])\s+|(?<=[。！？])"),
+    re.compile(r"(?<=[,;:–—،؛])\s+|(?<=[，、；：])"),
     re.compile(r"\s+"),
 ]
 
 # Lines with factors are divided only at spaces, first after words that end with punctuation.
 _FACTORED_CUTS = [
-    re.compile(r"""[.!?…。！？]["'»”’)\]]?\|\S+\s+"""),
-    re.compile(r"[,;:–—，、；：]\|\S+\s+"),
+    re.compile(rf"""[{_ENDS}。！？]["'»”’)\]]?\|\S+\s+"""),
+    re.compile(r"[,;:–—،؛，、；：]\|\S+\s+"),
     re.compile(r"\s+"),
 ]
 
 
-_SENTENCE_END = re.compile(r"(?<=[^\W\d_]{2})(?<![IVXL]{2})[.!?…]+[\"'“”‘’»«)\]]*\s+"
-                           r"(?=[\"'„“‚‘»«(\[]*[^\W\d_a-zß-ÿ])|[。！？](?=.)")
-"""The end of a sentence before another one. It follows a word of two letters or more that is not a Roman numeral."""
+_SENTENCE_END = re.compile(r"(?<=[^\W\d_]{2})(?<![IVXL]{2})[.!?…؟۔።։]+[\"'“”‘’»«)\]]*\s+"
+                           r"(?=[\"'„“‚‘»«(\[]*[^\W\d_a-zß-ÿ])|[。！？।॥។။](?=.)")
+"""The end of a sentence before another one. Marks that are used for abbreviations, too, follow a word of two letters or
+more that is not a Roman numeral."""
 
 
 _WORD = re.compile(r"\S+")
@@ -44,12 +50,14 @@ class Cut(NamedTuple):
         ids: ids of its tokens, without EOS.
         start: index of the character of the line at which `text` begins.
         text: text that contains the piece.
-        first_token: number of tokens of `text` before the piece; 0 unless `text` is divided between two tokens.
+        is_divided: whether `text` is divided between tokens, so that it has more tokens than the piece.
+        first_token: number of tokens of `text` before the piece.
     """
 
     ids: list[int]
     start: int
     text: str
+    is_divided: bool = False
     first_token: int = 0
 
 
@@ -59,9 +67,8 @@ def lacks_sentences(line: str, translation: str) -> bool:
     return ends > 0 and len(_SENTENCE_END.findall(translation)) < ends
 
 
-def cut_line(text: str, ids: list[int], vocabulary: Vocabulary, limit: int, by_sentence: bool = False
-             ) -> list[list[int]]:
-    """Return the ids of each piece of a line; none for a line without tokens.
+def cuts_of(text: str, ids: list[int], vocabulary: Vocabulary, limit: int, by_sentence: bool = False) -> list[Cut]:
+    """Return the pieces of a line; none for a line without tokens.
 
     Args:
         text: the line.
@@ -70,11 +77,6 @@ def cut_line(text: str, ids: list[int], vocabulary: Vocabulary, limit: int, by_s
         limit: maximum number of tokens of a piece.
         by_sentence: whether each sentence is a piece of its own.
     """
-    return [cut.ids for cut in cuts_of(text, ids, vocabulary, limit, by_sentence)]
-
-
-def cuts_of(text: str, ids: list[int], vocabulary: Vocabulary, limit: int, by_sentence: bool = False) -> list[Cut]:
-    """Return the pieces of a line with their positions; see `cut_line`."""
     if by_sentence:
         sentences = [(start, text[start:end]) for start, end in _spans(_SENTENCE_END, text)]
         encoded = vocabulary.encode_batch([sentence for _, sentence in sentences])
@@ -91,7 +93,8 @@ def _cut(cut: Cut, vocabulary: Vocabulary, limit: int, level: int) -> list[Cut]:
         return [cut]
     patterns = _CUTS if vocabulary.streams == 1 else _FACTORED_CUTS
     if level == len(patterns):
-        return [Cut(ids[i:i + limit], cut.start, text, i) for i in range(0, len(ids), limit)]
+        return [Cut(ids[i:i + limit], cut.start, text, is_divided=True, first_token=i)
+                for i in range(0, len(ids), limit)]
     spans = _spans(patterns[level], text)
     encoded = vocabulary.encode_batch([text[start:end] for start, end in spans])
     pieces: list[Cut] = []
@@ -228,7 +231,7 @@ def words_of_source(vocabulary: Vocabulary, text: str, limit: int, by_sentence: 
     Args:
         vocabulary: source vocabulary.
         text: the line.
-        limit: maximum number of tokens of a piece; see `cut_line`.
+        limit: maximum number of tokens of a piece; see `cuts_of`.
         by_sentence: whether each sentence is a piece of its own.
     """
     (ids,), (words,) = vocabulary.encode_with_words([text])
@@ -276,14 +279,17 @@ def words_of_translation(vocabulary: Vocabulary, ids: Sequence[int]) -> list[int
 
 
 def joined_words(texts_and_words: Sequence[tuple[str, Sequence[int]]]) -> list[int]:
-    """Return the word indices of the tokens of joined texts.
+    """Return the word indices of the tokens of texts that are joined by `joined_sentences`.
 
     Args:
         texts_and_words: each text, and the word indices of its tokens.
     """
     word_indices: list[int] = []
-    num_words_before = 0
+    num_words_before, last_text = 0, ""
     for text, words in texts_and_words:
+        if text and last_text and not space_between(last_text, text):
+            num_words_before -= 1       # the first word continues the last one
         word_indices += [NO_WORD if word == NO_WORD else num_words_before + word for word in words]
         num_words_before += len(text.split())
+        last_text = text or last_text
     return word_indices
