@@ -131,6 +131,19 @@ def test_a_short_text_is_not_taken_for_the_target_without_evidence(text):
     assert detect_source_language(text, ["de"], "en", []).language == "de"
 
 
+RUSSIAN = (
+    "Сегодня утром правительство объявило о новых мерах поддержки малого бизнеса. По словам министра, программа "
+    "начнёт работать уже в следующем году, и на неё выделят значительные средства. Предприниматели, однако, "
+    "сомневаются, что деньги дойдут до регионов вовремя. Многие вспоминают прошлую программу, которая закончилась "
+    "раньше срока из-за нехватки финансирования. Эксперты советуют внимательно изучить условия договора.")
+
+
+@pytest.mark.parametrize(("target", "others", "language"), [("ru", [], "ru"), ("en", ["ru"], "ru"), ("en", [], "de")])
+def test_a_text_whose_source_language_has_the_probability_0_is_in_another_language(target, others, language):
+    assert dict(detect_languages(RUSSIAN, ["de", "en", "ru"])) | {"ru": 1} == {"ru": 1, "de": 0, "en": 0}
+    assert detect_source_language(RUSSIAN, ["de"], target, others).language == language
+
+
 def test_without_the_detector_only_requests_that_need_it_are_refused(make_client, monkeypatch):
     def missing(text):
         raise SettingsError("py3langid is missing")
