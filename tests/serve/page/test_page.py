@@ -630,3 +630,11 @@ def test_a_better_translation_is_suggested_where_the_server_accepts_it(page, toy
     page.get_by_role("button", name="Send").click()
     expect(page.locator("#status")).to_have_text("Thank you. The suggestion is stored.")
     assert file.read_text().split("\t")[2:] == ["der hund", "dog the", "the dog\n"]
+    word(page, "dog").click()
+    page.get_by_role("dialog", name="Other words").get_by_role("button", name="hound", exact=True).click()
+    expect(page.locator("#target")).to_have_text("hound the")
+    page.get_by_role("button", name="Suggest").click()
+    expect(better).to_have_value("hound the")
+    page.get_by_role("button", name="Send").click()
+    expect(page.get_by_role("dialog", name="Suggest a better translation")).to_be_hidden()
+    assert file.read_text().splitlines()[1].split("\t")[2:] == ["der hund", "dog the", "hound the"]

@@ -8,7 +8,7 @@ import {Refused, served, translate, useKey} from "./server.js";
 import {lightSource, setSource, watchSource} from "./source-box.js";
 import {offerSuggestion, watchSuggestion} from "./suggestion.js";
 import {closeHint, shade, showHint, watchSwitches} from "./switches.js";
-import {lightTarget, redraw, sentenceAt, showLine, showLines, showText, sourceStart, translation, watchTarget} from "./target-box.js";
+import {firstTranslation, lightTarget, redraw, sentenceAt, showLine, showLines, showText, sourceStart, translation, watchTarget} from "./target-box.js";
 import {located, wordsOf} from "./texts.js";
 
 const element = id => document.getElementById(id);
@@ -283,7 +283,7 @@ watchSwitches();
 watchCard();
 watchSource(changed, lookAtSource);
 watchTarget(lookAtTarget, chooseAt);
-watchSuggestion(() => ({q: source.value, translation: result(), ...languages()}),
+watchSuggestion(() => ({q: source.value, s: result(), translation: firstTranslation(), ...languages()}),
                 () => { element("status").textContent = "Thank you. The suggestion is stored."; });
 watchHistory(entry => {
   if (server) { setSourceLanguages(entry.source); setTargetLanguages(entry.target); }

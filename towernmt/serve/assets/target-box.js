@@ -37,9 +37,18 @@ export function showLine(line, sentences) {
   reachable();
 }
 
-/** Return the complete translation as text. */
+/** Return the complete translation as text, with the words that the user has selected. */
 export function translation() {
-  return lines.map(({line, sentences}) => sentences ? lineText(line, sentences) : "").join("\n");
+  return textOf(sentence => sentence.shown);
+}
+
+/** Return the complete translation by the model, without the words that the user has selected, as text. */
+export function firstTranslation() {
+  return textOf(sentence => sentence.translations[0]);
+}
+
+function textOf(translationOf) {
+  return lines.map(({line, sentences}) => sentences ? lineText(line, sentences, translationOf) : "").join("\n");
 }
 
 /** Show a text that is not divided into sentences, such as HTML. */

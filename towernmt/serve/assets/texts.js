@@ -44,11 +44,16 @@ export function before(translation, number) {
   return number < found.length ? translation.text.slice(0, found[number].start).trimEnd() : translation.text;
 }
 
-/** Return the translation of a line: its translated sentences, with the spaces that the line has between them. */
-export function lineText(line, sentences) {
+/** Return the translation of a line: its translated sentences, with the spaces that the line has between them.
+ *
+ * @param {string} line
+ * @param {object[]} sentences its sentences, of `located`
+ * @param {(sentence: object) => {text: string}} translationOf returns the translation of a sentence
+ */
+export function lineText(line, sentences, translationOf) {
   let text = "", at = 0;
   for (const sentence of sentences) {
-    text += line.slice(at, sentence.start) + sentence.shown.text;
+    text += line.slice(at, sentence.start) + translationOf(sentence).text;
     at = sentence.end;
   }
   return text + line.slice(at);
