@@ -253,6 +253,22 @@ def test_a_language_whose_engine_has_no_alignments_is_detected(page, start):
     expect(page.locator("#target")).to_have_text("house the wirklich is the")
 
 
+def test_the_menu_of_a_word_translates_from_the_language_of_its_line(page, start):
+    server = start("--model", f"de-en={ENGINES}:Toy", "--model", f"fr-en={ENGINES}:Plain")
+    page.goto(server.url)
+    source(page).fill("das ist wirklich das haus")
+    expect(page.locator("#status")).to_have_text("Translated from German.")
+    source(page).fill("das ist wirklich das haus\nle temps est vraiment très beau cette semaine")
+    expect(page.locator("#status")).to_have_text("Translated from French.")
+    with page.expect_request("**/api/v1/translate") as asked:
+        word(page, "house").click()
+    assert json.loads(asked.value.post_data)["source"] == "de"
+    menu = page.get_by_role("dialog", name="Other words")
+    expect(menu.locator("#continuations button")).to_have_text(["house", "home", "hut"])
+    word(page, "semaine").click()
+    expect(menu).to_contain_text("This engine cannot continue from a word")
+
+
 def test_a_control_is_there_only_while_it_does_something(page, toys):
     opened(page, toys)
     for name in ("Clear", "Copy"):

@@ -26,8 +26,8 @@ let timer = 0, retry = 0, detected = null;
 
 const auto = () => from.value === "auto";
 const languages = () => ({source: auto() ? "auto" : from.value, target: to.value});
-const modelOf = () => server.models.find(one => one.target === to.value && (auto() ? !detected || one.source === detected : one.source === from.value))
-  ?? server.models[0];
+const modelOf = (language = sourceLanguage()) =>
+  server.models.find(one => one.target === to.value && (!language || one.source === language)) ?? server.models[0];
 
 const nameOf = code => server.names.get(code) ?? code;
 
@@ -173,7 +173,7 @@ async function translateLines(signal) {
     });
     if (signal.aborted) return;
     detected = last.detected?.language ?? detected;
-    part.forEach((line, number) => keep(line, parts[number], true));
+    part.forEach((line, number) => keep(line, parts[number].map(one => ({...one, language: last.source})), true));
   }
 }
 
@@ -252,7 +252,8 @@ function lookAtSource(index) {
 function chooseAt(word) {
   const {sentence} = word.closest(".sentence");
   closeHint();
-  openChoices(word, sentence, modelOf(), languages(), (changedOne, number) => {
+  const direction = {...languages(), ...(sentence.language ? {source: sentence.language} : {})};
+  openChoices(word, sentence, modelOf(sentence.language), direction, (changedOne, number) => {
     const fresh = redraw(changedOne, number);
     fresh?.focus();
     element("status").textContent = `Now: ${wordsOf(changedOne.shown).join(" ")}`;
