@@ -609,6 +609,29 @@ def test_long_texts_come_sentence_by_sentence(page, start, tmp_path):
     expect(page.locator("#target .sentence")).to_have_count(30)
 
 
+def test_a_word_that_is_selected_before_its_line_is_complete_stays(page, start, tmp_path):
+    server = start("--model", f"de-en={ENGINES}:Toy", "--batch-sentences", "1", "--threads", "1",
+                   TOY_GATE=str(tmp_path / "open"))
+    page.goto(server.url)
+    source(page).fill("Das ist klein. Warte. Das haus")
+    word(page, "small").click()
+    page.get_by_role("dialog", name="Other words").get_by_role("button", name="little is the").click()
+    expect(page.locator("#target .sentence").first).to_have_text("little is the")
+    (tmp_path / "open").touch()
+    expect(page.locator("#status")).to_have_text("Translated.")
+    expect(page.locator("#target")).to_have_text("little is the Warte. house the")
+
+
+def test_a_word_of_a_repeated_line_changes_in_each_copy_of_the_line(page, toys):
+    opened(page, toys, "das haus\nder hund\ndas haus")
+    page.locator("#target p").nth(2).get_by_text("house", exact=True).click()
+    menu = page.get_by_role("dialog", name="Other words")
+    menu.get_by_role("button", name="home", exact=True).click()
+    expect(page.locator("#target p").nth(2)).to_have_text("home the")
+    assert shown(page) == "home the\ndog the\nhome the"
+    assert page.evaluate("document.activeElement.closest('p') === document.querySelectorAll('#target p')[2]")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone_shows_all_of_it_and_everything_has_a_name(browser, toys, scheme):
     context = browser.new_context(viewport={"width": 320, "height": 640}, color_scheme=scheme, has_touch=True)

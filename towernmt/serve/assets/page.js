@@ -173,7 +173,8 @@ async function translateLines(signal) {
     });
     if (signal.aborted) return;
     detected = last.detected?.language ?? detected;
-    part.forEach((line, number) => keep(line, parts[number].map(one => ({...one, language: last.source})), true));
+    for (const one of parts.flat()) one.language = last.source;
+    part.forEach((line, number) => keep(line, parts[number], true));
   }
 }
 
@@ -250,11 +251,11 @@ function lookAtSource(index) {
 }
 
 function chooseAt(word) {
-  const {sentence} = word.closest(".sentence");
+  const part = word.closest(".sentence"), {sentence} = part;
   closeHint();
   const direction = {...languages(), ...(sentence.language ? {source: sentence.language} : {})};
   openChoices(word, sentence, modelOf(sentence.language), direction, (changedOne, number) => {
-    const fresh = redraw(changedOne, number);
+    const fresh = redraw(changedOne, number, part);
     fresh?.focus();
     element("status").textContent = `Now: ${wordsOf(changedOne.shown).join(" ")}`;
     remember({text: source.value, translation: translation(), source: from.value, target: to.value, time: Date.now()});

@@ -89,17 +89,23 @@ function drawn(sentence) {
   return element;
 }
 
-/** Draw a sentence again, and return its word with this number, its last word, or null. */
-export function redraw(sentence, number) {
+/** Draw a sentence again in each line that has it, and return its word with this number, its last word, or null.
+ *
+ * @param {object} sentence
+ * @param {number} number
+ * @param {HTMLElement} selected the element of the sentence in which the user has selected a word
+ */
+export function redraw(sentence, number, selected) {
+  let found = null;
   for (const element of box.querySelectorAll(".sentence")) {
     if (element.sentence !== sentence) continue;
     const fresh = drawn(sentence);
     element.replaceWith(fresh);
-    reachable();
-    const words = fresh.querySelectorAll(".word");
-    return words[Math.min(number, words.length - 1)] ?? null;
+    if (!found || element === selected) found = fresh;
   }
-  return null;
+  reachable();
+  const words = found?.querySelectorAll(".word") ?? [];
+  return words[Math.min(number, words.length - 1)] ?? null;
 }
 
 /** Make one word reachable by the tab key; arrow keys move from it to the others. */

@@ -22,14 +22,14 @@ export function wordRanges(text, words, from = 0) {
   });
 }
 
-/** Return the sentences of a line, with their ranges and those of their words. */
+/** Set the ranges of the sentences of a line and of their words, and return the sentences as a new list. */
 export function located(line, sentences) {
   let at = 0;
   return sentences.map(sentence => {
     const words = wordRanges(line, sentence.words ?? sentence.source.split(/\s+/u).filter(Boolean), at);
     const start = words.length ? words[0].start : at;
     at = words.length ? words[words.length - 1].end : at;
-    return {...sentence, start, end: at, wordRanges: words};
+    return Object.assign(sentence, {start, end: at, wordRanges: words});
   });
 }
 
