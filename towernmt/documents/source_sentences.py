@@ -261,7 +261,7 @@ def _ranges(atoms: Sequence[Atom], gaps: Sequence[Gap], language: str | None) ->
     length = 0
     for index, atom in enumerate(atoms):
         space = " " if index and _has_space(atoms[index - 1], gaps[index], atom) else ""
-        written = space + (atom.text if atom.shield is None else "X")
+        written = space + (atom.text if atom.shield is None else "X1")      # `X.` would be an initial, as in `X. Mann`
         starts.append(length + len(space))
         length += len(written)
         pieces.append(written)
