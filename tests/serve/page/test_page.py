@@ -581,6 +581,10 @@ def test_a_key_is_asked_for_and_an_engine_without_prefixes_lets_a_word_be_change
                           str(tmp_path / "keys.jsonl")], capture_output=True, text=True, check=True).stdout.split()[-1]
     server = start("--model", f"de-en={ENGINES}:Plain", "--keys", str(tmp_path / "keys.jsonl"))
     page.goto(server.url)
+    expect(page.locator("#from-name")).to_have_text("German")
+    page.locator("#file").set_input_files({"name": "a.txt", "mimeType": "text/plain", "buffer": b"das haus"})
+    expect(page.locator("#files .failed")).to_contain_text("A key is needed")
+    expect(page.get_by_label("This server needs a key:")).to_be_visible()
     source(page).fill("das haus")
     page.get_by_label("This server needs a key:").fill("wrong")
     page.get_by_role("button", name="Use it").click()

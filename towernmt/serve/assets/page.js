@@ -211,12 +211,18 @@ async function translateHtml(signal) {
   if (!signal.aborted) showText(last.translations[0]);
 }
 
+/** Request the key from the user if the server has refused a request because of a missing or wrong key. */
+function requestKey(error) {
+  if (error.status !== 401 && !(error.status === 403 && server?.settings.keyRequired)) return;
+  element("key-form").hidden = false;
+  element("key").focus();
+}
+
 /** Show the error of a request. Send it again after a temporary error, and request a missing key from the user. */
 function refused(error) {
   element("status").textContent = "";
-  const needsKey = error.status === 401 || (error.status === 403 && server?.settings.keyRequired);
-  element("key-form").hidden = !needsKey;
-  if (needsKey) element("key").focus();
+  element("key-form").hidden = true;
+  requestKey(error);
   fail(error.message);
   if (error.wait) countDown(error.message, Math.ceil(error.wait));
 }
@@ -276,7 +282,7 @@ async function begin() {
   fail("");
   setSourceLanguages(from.value);
   setTargetLanguages(to.value);
-  watchFiles(server.settings.supportedFilesFormat, languages, nameOf);
+  watchFiles(server.settings.supportedFilesFormat, languages, nameOf, requestKey);
   element("key-form").hidden = true;
   directionChanged();
 }
