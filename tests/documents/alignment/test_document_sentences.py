@@ -91,6 +91,17 @@ def test_line_breaks_and_images_separate_words(tmp_path: Path) -> None:
     assert document_sentences(str(tmp_path / "page.html"), "de") == ["Ein Satz.", "Noch einer und fetter Text."]
 
 
+@pytest.mark.parametrize("code", ['<x id="1" ctype="lb"/>', '<ph id="1" ctype="lb">{br}</ph>',
+                                  '<ph id="1">&lt;br/></ph>', '<x id="1" equiv-text="&lt;br/>"/>',
+                                  '<ph id="1" type="fmt" subType="xlf:lb"/>',
+                                  '<ph id="1" equiv="LINE_BREAK" disp="&lt;br/>"/>'])
+def test_line_breaks_in_xliff_separate_words(code: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.xlf"
+    path.write_text('<xliff><file source-language="de"><trans-unit><source>Eine Zeile.' + code + 'Noch <x id="2"/>ein'
+                    '<ph id="3">&lt;i></ph>e.<!-- <br> --></source></trans-unit></file></xliff>')
+    assert document_sentences(str(path), "de") == ["Eine Zeile.", "Noch eine."]
+
+
 def test_a_paragraph_of_another_format_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text("<p>Das ist ein Satz,\nder umgebrochen wurde.</p><p>Ende.</p>")
     assert document_sentences(str(tmp_path / "page.html"), "de", by_line=True) == [
