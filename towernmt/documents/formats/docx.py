@@ -16,7 +16,7 @@ from typing import NamedTuple
 from lxml import etree
 
 from towernmt.core.errors import DataError
-from towernmt.documents.formats.office import Item, LinkField, OfficeDocument, Path, Shell, nest
+from towernmt.documents.formats.office import Edge, Item, LinkField, OfficeDocument, Path, Shell, nest
 from towernmt.documents.formats.office_archive import Archive
 
 _KINDS = ("document.main", "template.main", "document.macroEnabled.main", "template.macroEnabledTemplate.main",
@@ -35,6 +35,8 @@ _INVISIBLE = ("", "bookmarkStart", "bookmarkEnd", "commentRangeStart", "commentR
               "annotationRef", "permStart", "permEnd", "del", "delText", "moveFrom", "moveFromRangeStart",
               "moveFromRangeEnd", "moveToRangeStart", "moveToRangeEnd")
 """Elements that readers do not see, within a paragraph or a run; "" stands for comments of XML."""
+_EDGE = re.compile("(.+)(Start|End)")
+"""Names of elements at the start and at the end of a range."""
 _NO_LOOK = ("lang", "noProof")
 """Invisible properties of a run."""
 
@@ -114,7 +116,7 @@ class WordParagraphs:
                 yield from self._items(content, (*path, Shell(child, kept_children, content.tag)))
             elif name not in ("pPr", "smartTagPr", "customXmlPr", *_LEFT_OUT):
                 yield Item(child, path, self._text(child) if name == "fldSimple" else "", is_loose=True,
-                           is_invisible=name in _INVISIBLE)
+                           is_invisible=name in _INVISIBLE, edge=self._edge(child))
 
     def _items_of_run(self, run: etree._Element, path: Path) -> Iterator[Item]:
         properties = run.find(f"{self._w}rPr")
@@ -134,6 +136,10 @@ class WordParagraphs:
             elif name != "rPr" and name not in _LEFT_OUT:
                 yield Item(_OfRun(child, look), path, divides=name in _DIVIDES, is_loose=True,
                            is_invisible=is_hidden or name in _INVISIBLE)
+
+    def _edge(self, element: etree._Element) -> Edge | None:
+        number, kind = element.get(f"{self._w}id"), _EDGE.fullmatch(_name(element))
+        return Edge((kind[1], number), kind[2] == "Start") if kind is not None and number is not None else None
 
     def _text(self, element: etree._Element) -> str:
         return "".join(text.text or "" for text in element.iter(f"{self._w}t"))

@@ -127,6 +127,30 @@ def test_invisible_items_do_not_divide_a_word(items: tuple[str, ...]) -> None:
     assert re.sub("<[^>]*>", "", found) == "The houseboat moves."
 
 
+COMMENT = '<w:commentRangeStart w:id="1"/>', '<w:commentRangeEnd w:id="1"/>'
+BOOKMARK = '<w:bookmarkStart w:id="1" w:name="x"/>', '<w:bookmarkEnd w:id="1"/>'
+
+
+def test_a_comment_surrounds_the_translation_of_its_words() -> None:
+    start, end = COMMENT
+    body = f"<w:p>{run('Das ')}{start}{run('kleine rote ')}{run('Haus', BOLD)}{end}{run(' brennt.')}</w:p>"
+    assert written(document(body)) == body
+    split = SplitSegments(open_docx(document(body)).segments, None)
+    french = fakes.Fake("La petite maison rouge brûle.", [(0, 0), (1, 1), (2, 3), (3, 2), (4, 4)])
+    assert written(document(body), split.segments([french])) == (
+        f"<w:p>{run('La ')}{start}{run('petite ')}{run('maison', BOLD)}{run(' rouge')}{end}{run(' brûle.')}</w:p>")
+    assert written(document(body), [("Rien.",)]) == f"<w:p>{run('Rien.')}{start}{end}</w:p>"
+
+
+def test_the_start_and_the_end_of_a_range_that_crosses_another_are_separate() -> None:
+    body = (f"<w:p>{run('Eins ')}{COMMENT[0]}{run('zwei ')}{BOOKMARK[0]}{run('drei')}{COMMENT[1]}{run(' vier')}"
+            f"{BOOKMARK[1]}{run(' fünf')}</w:p>")
+    assert open_docx(document(body)).segments == [(
+        "Eins ", Mark("open", 1, 0), "zwei ", Mark("open", 2, 1), Mark("close", 2, None), "drei", Mark("close", 1, 2),
+        " vier", Mark("open", 4, 3), Mark("close", 4, None), " fünf")]
+    assert written(document(body)) == body
+
+
 def test_tabs_and_breaks_divide_and_edges_stay() -> None:
     body = ('<w:p><w:bookmarkStart w:id="1"/><w:r><w:t xml:space="preserve">1. </w:t><w:tab/>'
             '<w:t>Links</w:t><w:br/><w:t>Unten</w:t></w:r>'
