@@ -138,8 +138,9 @@ class WordParagraphs:
                            is_invisible=is_hidden or name in _INVISIBLE)
 
     def _edge(self, element: etree._Element) -> Edge | None:
-        number, kind = element.get(f"{self._w}id"), _EDGE.fullmatch(_name(element))
-        return Edge((kind[1], number), kind[2] == "Start") if kind is not None and number is not None else None
+        name, number = _name(element), element.get(f"{self._w}id")
+        kind = _EDGE.fullmatch(name) if name in _INVISIBLE and number is not None else None
+        return None if kind is None else Edge((kind[1], number), kind[2] == "Start")
 
     def _text(self, element: etree._Element) -> str:
         return "".join(text.text or "" for text in element.iter(f"{self._w}t"))

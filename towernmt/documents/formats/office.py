@@ -3,7 +3,7 @@
 - Formats write a bold word differently: some nest elements, others repeat all properties in each run. Here a paragraph
   is a sequence of items, each with the path of the elements around it. The most frequent path of a segment needs no
   marks; text with another path gets marks, and so does the text of a comment or a bookmark. Tabs and line breaks
-  divide a paragraph. Items at the edges of a segment keep their position.
+  divide a paragraph. Other items at the edges of a segment keep their position.
 - Elements around the text of a paragraph are kept, and translated items are nested into them again.
 """
 
@@ -181,7 +181,7 @@ class Stretch:
     def _edge(self, mark: Mark) -> Edge | None:
         """Return the start or the end of a range for the opening mark of an invisible item; otherwise None."""
         item = self._kept[mark.content] if mark.kind == "open" else None
-        return item.edge if isinstance(item, Item) and item.is_invisible else None
+        return item.edge if isinstance(item, Item) else None
 
     def _keep(self, thing: Any) -> int:
         self._kept.append(thing)
@@ -210,7 +210,7 @@ class Paragraph:
 
 
 def _trimmed(items: list[Item]) -> list[Item | Stretch]:
-    """Return the items, with those from the first word to the last one as a stretch."""
+    """Return the items, with those from the first word to the last one as a stretch, and the ranges around them."""
     if not has_words("".join(item.text for item in items)):
         return list(items)
     first = next(index for index, item in enumerate(items) if item.text.strip() or item.shown)
@@ -222,7 +222,19 @@ def _trimmed(items: list[Item]) -> list[Item | Stretch]:
     if end := middle[-1].text[len(middle[-1].text.rstrip()):]:
         after = [middle[-1]._replace(content=end), *after]
         middle[-1] = middle[-1]._replace(content=middle[-1].text.rstrip())
-    return [*before, Stretch(middle), *after]
+    first, last = len(before) - _partners(reversed(before), middle), _partners(after, middle)
+    return [*before[:first], Stretch([*before[first:], *middle, *after[:last]]), *after[last:]]
+
+
+def _partners(beside: Iterable[Item], middle: Sequence[Item]) -> int:
+    """Return how many items next to others are the starts or the ends of ranges whose other edges are among those."""
+    edges = {(item.edge.key, item.edge.is_start, item.path) for item in middle if item.edge is not None}
+    count = 0
+    for item in beside:
+        if item.edge is None or (item.edge.key, not item.edge.is_start, item.path) not in edges:
+            break
+        count += 1
+    return count
 
 
 def _settled(items: Sequence[Item]) -> list[Item]:

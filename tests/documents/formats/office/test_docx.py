@@ -142,6 +142,22 @@ def test_a_comment_surrounds_the_translation_of_its_words() -> None:
     assert written(document(body), [("Rien.",)]) == f"<w:p>{run('Rien.')}{start}{end}</w:p>"
 
 
+def test_a_comment_at_an_edge_of_a_paragraph_surrounds_the_translation_of_its_words() -> None:
+    start, end = COMMENT
+    body = f"<w:p>{start}{run('Das rote Haus')}{end}{run(' brennt.')}</w:p>"
+    assert written(document(body)) == body
+    split = SplitSegments(open_docx(document(body)).segments, None)
+    french = fakes.Fake("La maison rouge brûle.", [(0, 0), (1, 2), (2, 1), (3, 3)])
+    assert written(document(body), split.segments([french])) == (
+        f"<w:p>{start}{run('La maison rouge')}{end}{run(' brûle.')}</w:p>")
+    body = f"<w:p>{run('Da ist ')}{start}{run('rotes Haus')}{end}</w:p>"
+    assert written(document(body)) == body
+    split = SplitSegments(open_docx(document(body)).segments, None)
+    french = fakes.Fake("Voilà une maison rouge", [(0, 0), (1, 1), (2, 3), (3, 2)])
+    assert written(document(body), split.segments([french])) == (
+        f"<w:p>{run('Voilà une ')}{start}{run('maison rouge')}{end}</w:p>")
+
+
 def test_the_start_and_the_end_of_a_range_that_crosses_another_are_separate() -> None:
     body = (f"<w:p>{run('Eins ')}{COMMENT[0]}{run('zwei ')}{BOOKMARK[0]}{run('drei')}{COMMENT[1]}{run(' vier')}"
             f"{BOOKMARK[1]}{run(' fünf')}</w:p>")
