@@ -136,6 +136,8 @@ def _tmx_texts(content: bytes, name: str, language: str) -> Iterator[str]:
 
 _UNITS = ("trans-unit", "segment")
 """Elements that contain a source and a target, in XLIFF 1 and 2."""
+_UNTRANSLATED = ("new", "needs-translation", "initial")
+"""States of units whose target is no translation yet, but often a copy of the source, in XLIFF 1 and 2."""
 _CODES = ("bpt", "ept", "it", "ph", "ut")
 """Elements that contain markup instead of text."""
 _DISPLAYS = ("equiv-text", "disp")
@@ -143,7 +145,7 @@ _DISPLAYS = ("equiv-text", "disp")
 
 
 def _xliff_texts(content: bytes, name: str, language: str) -> Iterator[str]:
-    """Yield the text of each unit of an XLIFF file (1.0 to 2.1) in a language."""
+    """Yield the text of each unit of an XLIFF file (1.0 to 2.1) in a language, except untranslated targets."""
     try:
         root = parse_xml(content)
     except (etree.XMLSyntaxError, ValueError) as error:
@@ -162,7 +164,8 @@ def _xliff_texts(content: bytes, name: str, language: str) -> Iterator[str]:
         has_language = True
         for unit in file.iter(*(f"{{*}}{unit}" for unit in _UNITS)):
             for child in unit:
-                if _local_name(child) == side:
+                if _local_name(child) == side and not (
+                        side == "target" and child.get("state", unit.get("state")) in _UNTRANSLATED):
                     yield "".join(_text_of(child))
     if not has_language:
         languages = ", ".join(sorted(other_languages)) or "none"
