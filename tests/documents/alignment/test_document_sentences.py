@@ -102,6 +102,14 @@ def test_line_breaks_in_xliff_separate_words(code: str, tmp_path: Path) -> None:
     assert document_sentences(str(path), "de") == ["Eine Zeile.", "Noch eine."]
 
 
+def test_marked_sentences_in_xliff_are_separate(tmp_path: Path) -> None:
+    path = tmp_path / "a.xlf"
+    path.write_text('<xliff><file source-language="de"><trans-unit><source><mrk mtype="seg" mid="1">Ein Satz.</mrk>'
+                    '<mrk mtype="seg" mid="2">Noch <mrk mtype="term">ein</mrk>er.</mrk></source></trans-unit></file>'
+                    "</xliff>")
+    assert document_sentences(str(path), "de") == ["Ein Satz.", "Noch einer."]
+
+
 @pytest.mark.parametrize("unit", ['<trans-unit><source>Nein.</source><target state="{}">Nope.</target></trans-unit>',
                                   '<segment state="{}"><source>Nein.</source><target>Nope.</target></segment>'])
 @pytest.mark.parametrize(("state", "is_read"), [

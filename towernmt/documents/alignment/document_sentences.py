@@ -196,10 +196,10 @@ def _local_name(element: etree._Element) -> str:
 
 
 def _text_of(element: etree._Element) -> Iterator[str]:
-    """Yield the text in an element, without codes of file formats. A line break is a space."""
+    """Yield the text in an element, without codes of file formats. A space is at line breaks, and between sentences."""
     if not isinstance(element.tag, str):
         return      # a comment
-    if _is_line_break(element):
+    if _is_line_break(element) or element.get("mtype") == "seg":
         yield " "
     if _local_name(element) not in _CODES:
         yield element.text or ""
