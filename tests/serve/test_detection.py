@@ -59,6 +59,24 @@ def test_a_text_in_a_language_without_this_direction_is_refused(client):
     assert answer.json()["error"].startswith("French (fr) is not available as a target language from German (de)")
 
 
+STYLES = "".join(f".item{number} {{display: inline-block; margin: 0 auto; padding: 10px {number}px}}\n"
+                 for number in range(40))
+PAGE = (f"<html>\n<head>\n<STYLE type='text/css'>{STYLES}</STYLE><script>if (a < b) {{document.write('of the')}}"
+        f"</script></head>\n<body><p>{FRENCH}</p></body></html>")
+
+
+@pytest.mark.parametrize(("path", "fields", "language_and_text"), [
+    ("/translate", {"q": PAGE, "source": "auto", "target": "en", "format": "html"},
+     lambda answer: (answer["detectedLanguage"]["language"], answer["translatedText"])),
+    ("/v2/translate", {"text": [PAGE], "target_lang": "EN", "tag_handling": "html"},
+     lambda answer: (answer["translations"][0]["detected_source_language"].lower(), answer["translations"][0]["text"])),
+    ("/api/v1/translate", {"text": PAGE, "target": "en", "format": "html"},
+     lambda answer: (answer["detected"]["language"], answer["translations"][0]["text"]))])
+def test_the_language_of_a_page_is_not_that_of_its_styles_and_scripts(client, path, fields, language_and_text):
+    assert language_and_text(client.post(path, json=fields).json()) == (
+        "fr", PAGE.replace(FRENCH, f"fr-en {FRENCH}"))
+
+
 def test_deepls_texts_are_detected_one_by_one_and_none_refuses_the_others(client):
     found = client.post("/v2/translate", json={"text": [GERMAN, ENGLISH, FRENCH, "12"], "target_lang": "DE"}).json()
     assert [one["detected_source_language"] for one in found["translations"]][:2] == ["DE", "EN"]
