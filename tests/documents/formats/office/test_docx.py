@@ -194,6 +194,19 @@ def test_fields_keep_their_results_and_links_do_not() -> None:
     assert found.count('"begin"') == found.count('"end"') == found.count('"separate"') == 2
 
 
+def test_a_formula_is_a_word_that_is_not_translated() -> None:
+    formula = ('<m:oMath xmlns:m="http://schemas.openxmlformats.org/officeDocument/2006/math"><m:sSup><m:e><m:r><m:t>x'
+               "</m:t></m:r></m:e><m:sup><m:r><m:t>2</m:t></m:r></m:sup></m:sSup></m:oMath>")
+    body = f"<w:p>{run('Für ')}{formula}{run(' gilt das nicht.')}</w:p>"
+    assert open_docx(document(body)).segments == [("Für ", Shielded("x2", 0), " gilt das nicht.")]
+    assert written(document(body)) == body
+    split = SplitSegments(open_docx(document(body)).segments, None)
+    assert [sentence.text for sentence in split.sentences] == ["Für X1 gilt das nicht."]
+    english = fakes.Fake("This is not true for X1.", [(0, 4), (1, 5), (2, 1), (3, 0), (4, 2)])
+    assert written(document(body), split.segments([english])) == (
+        f"<w:p>{run('This is not true for ')}{formula}{run('.')}</w:p>")
+
+
 def test_a_field_over_several_paragraphs_stays_where_it_is() -> None:
     begin, end = FIELD.format("TOC", "|").split("|")
     body = f"<w:p>{begin}{run('Erstes Kapitel')}</w:p><w:p>{run('Zweites')}{end}</w:p>"
