@@ -84,6 +84,9 @@ def test_prepared_data_is_looked_at_too(inspect) -> None:
     assert inspect("out", "--vocabulary", "words.words") == (1, (
         "towernmt: --vocabulary words.words: out is prepared data, which includes its vocabularies. Remove "
         "--vocabulary.\n"))
+    assert inspect("out", "--pairs", "2", "--no-count") == (1, (
+        "towernmt: --pairs and --no-count: out is prepared data, of which all shards are read, to verify them. Leave "
+        "this out.\n"))
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

@@ -33,6 +33,7 @@ def test_a_page_and_a_picture_of_runs_by_a_pattern(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(("arguments", "message"), [
     (["runs/a", "--output", "a.pdf"], "--output a.pdf: expected a file that ends in .png, .svg, .html."),
     (["runs/a", "--output", "a.svg", "--smooth", "-1"], "--smooth -1"),
+    (["runs/a", "--output", "a.html", "--panels", "rate", "--no-table"], "--panels and --no-table: an .html page has"),
     (["runs/c", "--output", "a.svg"], "runs/c: the directory does not exist"),
     (["runs/a", "--output", "runs/a"], "--output runs/a is the same directory as RUNS runs/a")])
 def test_mistakes_are_one_sentence(arguments, message, capsys) -> None:

@@ -86,6 +86,7 @@ def test_contradicting_options_are_refused(texts: None, models: None, capfd: Any
             (["--mbr", "ter"], "mbr=ter: choose chrf, bleu"), (["--mbr-aggregate", "--reverse-model", "r",
              "--source", "source"], "--mbr-aggregate needs --mbr chrf"),
             (["--mbr", "chrf", "--n-best", "-1"], "--n-best -1: pass 1 or more."),
+            (["--mbr", "chrf", "--length-penalty", "1", "--cpu"], "--length-penalty and --cpu: only models depend on"),
             (["--mbr", "chrf", "--n-best", "0"], "--n-best 0: pass 1 or more."),
             (["--reverse-model", "r"], "as --source"), (["--mbr", "chrf", "--tune", "reference"],
                                                         "--mbr has no weights"),

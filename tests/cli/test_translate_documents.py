@@ -67,6 +67,14 @@ def test_word_alignments_place_symbols_in_a_document_without_marks(run: Any) -> 
     assert options_of_translators[0]["attention"]
 
 
+def test_a_model_without_attention_translates_documents_with_marks(run: Any) -> None:
+    Path("mute").mkdir()
+    Path("mute/settings.yaml").write_text(
+        "architecture: seq2seq\nmodel: {attention: none, source_vocab_size: 9, target_vocab_size: 9}\n")
+    options_of_translators = run("--model", "mute", "--document", "b.srt", "--output", "c.srt")
+    assert not options_of_translators[0]["attention"] and Path("c.srt").read_text().endswith("<i>ZWEI</i> DREI\n")
+
+
 @pytest.mark.parametrize(("arguments", "expected"), [
     ("", "SIEHE https://x.de ODER ACME\n"), ("--protect Ac\\w+", "SIEHE https://x.de ODER Acme\n"),
     ("--protection off", "SIEHE HTTPS://X.DE ODER ACME\n"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import example, given, settings
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 
 from tests.documents import fake_translator as fakes
 from tests.processor_time import processor_seconds
+from towernmt.dataflow.text.clean_text import clean
+from towernmt.documents.formats.html import HtmlDocument
 from towernmt.documents.segments import Mark, Segment, Shielded
 
 pytest.importorskip("sentencex")
@@ -133,6 +136,18 @@ def test_marks_surround_the_words_that_are_linked_with_theirs(
         segment: Segment, text: str, links: list[tuple[int, int]], expected: str) -> None:
     [found] = fakes.translate_segments([segment], lambda sentences: [fakes.Fake(text, links)], None)
     assert fakes.shown(found) == expected
+
+
+@pytest.mark.parametrize(("text", "translated"), [
+    ("der \u200b <b>alte</b> hund", "DER <b>ALTE</b> HUND"),
+    ("der Prophet \ufdfa <b>sagte</b> es", "DER PROPHET صلى الله عليه وسلم <b>SAGTE</b> ES")])
+def test_words_that_cleaning_removes_or_divides_do_not_displace_marks(text: str, translated: str) -> None:
+    def translate(sentences: Sequence[str]) -> list[fakes.Fake]:
+        """Translate as a model, which cleans the text and aligns its words."""
+        return fakes.capitals([clean(sentence) for sentence in sentences])
+
+    document = HtmlDocument(text)
+    assert document.text(fakes.translate_segments(document.segments, translate, None)) == translated
 
 
 def test_a_pair_around_several_sentences_is_still_around_them() -> None:

@@ -165,6 +165,14 @@ def test_protected_words_and_signs_of_html(source: str, seen: list[str], expecte
         assert sorted("".join(found.split())) == sorted(kept[0])
 
 
+@pytest.mark.parametrize(("text", "seen"), [
+    ("Schreiben Sie an info@x.de. Wir antworten bald.", ["Schreiben Sie an X1.", "Wir antworten bald."]),
+    ("Siehe https://x.de/ab. Das Haus ist alt.", ["Siehe X1.", "Das Haus ist alt."]),
+    ("Sie (siehe https://x.de) antworten. {name} ist da.", ["Sie (siehe X1) antworten.", "X1 ist da."])])
+def test_a_sentence_ends_after_protected_words(text: str, seen: list[str]) -> None:
+    assert [sentence.text for sentence in SplitSegments(Lines(text).segments, "de").sentences] == seen
+
+
 @pytest.mark.parametrize(("source", "translation", "expected"), [
     ("请看https://x.de/ab这是", "See X1 this is", "See https://x.de/ab this is"),
     ("请看https://x.de/ab这是", "请看X1这是", "请看https://x.de/ab这是"),

@@ -101,6 +101,9 @@ def test_the_command_makes_lists_and_removes_keys(keys, capsys):
         assert main(["serve-keys", "add", "bert", "--keys", str(keys), "--rate", rate]) == 1
     assert main(["serve-keys", "list", "--keys", str(keys)]) == 0
     assert capsys.readouterr().out == "anna  60 requests a minute  admin\n"
+    for arguments in (["list", "anna"], ["remove", "anna", "--rate", "5"], ["list", "--admin"]):
+        assert main(["serve-keys", *arguments, "--keys", str(keys)]) == 1
+        assert "leave" in capsys.readouterr().err
     assert main(["serve-keys", "remove", "anna", "--keys", str(keys)]) == 0
     assert KeysFile(keys).find(key) is None
     assert main(["serve-keys", "remove", "anna", "--keys", str(keys)]) == 1

@@ -59,6 +59,24 @@ def test_a_text_in_a_language_without_this_direction_is_refused(client):
     assert answer.json()["error"].startswith("French (fr) is not available as a target language from German (de)")
 
 
+STYLES = "".join(f".item{number} {{display: inline-block; margin: 0 auto; padding: 10px {number}px}}\n"
+                 for number in range(40))
+PAGE = (f"<html>\n<head>\n<STYLE type='text/css'>{STYLES}</STYLE><script>if (a < b) {{document.write('of the')}}"
+        f"</script></head>\n<body><p>{FRENCH}</p></body></html>")
+
+
+@pytest.mark.parametrize(("path", "fields", "language_and_text"), [
+    ("/translate", {"q": PAGE, "source": "auto", "target": "en", "format": "html"},
+     lambda answer: (answer["detectedLanguage"]["language"], answer["translatedText"])),
+    ("/v2/translate", {"text": [PAGE], "target_lang": "EN", "tag_handling": "html"},
+     lambda answer: (answer["translations"][0]["detected_source_language"].lower(), answer["translations"][0]["text"])),
+    ("/api/v1/translate", {"text": PAGE, "target": "en", "format": "html"},
+     lambda answer: (answer["detected"]["language"], answer["translations"][0]["text"]))])
+def test_the_language_of_a_page_is_not_that_of_its_styles_and_scripts(client, path, fields, language_and_text):
+    assert language_and_text(client.post(path, json=fields).json()) == (
+        "fr", PAGE.replace(FRENCH, f"fr-en {FRENCH}"))
+
+
 def test_deepls_texts_are_detected_one_by_one_and_none_refuses_the_others(client):
     found = client.post("/v2/translate", json={"text": [GERMAN, ENGLISH, FRENCH, "12"], "target_lang": "DE"}).json()
     assert [one["detected_source_language"] for one in found["translations"]][:2] == ["DE", "EN"]
@@ -129,6 +147,19 @@ def test_languages_are_detected_whatever_their_code(code, text):
 @pytest.mark.parametrize("text", ["hallo", "der hund", "das", "Hotel", "Haus", "gut", "Test"])
 def test_a_short_text_is_not_taken_for_the_target_without_evidence(text):
     assert detect_source_language(text, ["de"], "en", []).language == "de"
+
+
+RUSSIAN = (
+    "Сегодня утром правительство объявило о новых мерах поддержки малого бизнеса. По словам министра, программа "
+    "начнёт работать уже в следующем году, и на неё выделят значительные средства. Предприниматели, однако, "
+    "сомневаются, что деньги дойдут до регионов вовремя. Многие вспоминают прошлую программу, которая закончилась "
+    "раньше срока из-за нехватки финансирования. Эксперты советуют внимательно изучить условия договора.")
+
+
+@pytest.mark.parametrize(("target", "others", "language"), [("ru", [], "ru"), ("en", ["ru"], "ru"), ("en", [], "de")])
+def test_a_text_whose_source_language_has_the_probability_0_is_in_another_language(target, others, language):
+    assert dict(detect_languages(RUSSIAN, ["de", "en", "ru"])) | {"ru": 1} == {"ru": 1, "de": 0, "en": 0}
+    assert detect_source_language(RUSSIAN, ["de"], target, others).language == language
 
 
 def test_without_the_detector_only_requests_that_need_it_are_refused(make_client, monkeypatch):

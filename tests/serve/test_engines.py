@@ -6,6 +6,7 @@ import gc
 import sys
 import threading
 import weakref
+from types import SimpleNamespace
 
 import pytest
 
@@ -120,6 +121,21 @@ def test_the_options_of_special_lines_reach_the_translator(monkeypatch):
     assert loaded.protection == Protection(False, ("a+",))
     load_served_model("runs/x", EngineSettings(source_prefix="<2de>"), Direction("en", "de"))
     assert translators[-1].arguments["options"].source_prefix == "<2de>"
+
+
+@pytest.mark.parametrize(("attention", "aligns"), [("none", False), ("general", True)])
+def test_a_model_without_attention_is_served_without_word_alignments(monkeypatch, tmp_path, attention, aligns):
+    (tmp_path / "settings.yaml").write_text(
+        f"architecture: seq2seq\nmodel: {{attention: {attention}, source_vocab_size: 9, target_vocab_size: 9}}\n")
+    requested = {}
+
+    def translator(run, beam_size, **arguments):
+        requested.update(arguments)
+        return SimpleNamespace(checkpoint="", retry={}, check=None)
+
+    monkeypatch.setattr("towernmt.predict.translator.Translator", translator)
+    loaded = load_served_model(str(tmp_path), EngineSettings(engine="graph"))
+    assert (requested["attention"], requested["log_probs"], loaded.aligns) == (aligns, aligns, aligns)
 
 
 def test_a_custom_engine_adds_a_source_prefix_itself(tmp_path):

@@ -137,6 +137,16 @@ def test_a_request_may_name_ten_glossaries_and_repeat_them(client):
         "The request names 11 glossaries: name at most 10.")
 
 
+def test_of_two_glossaries_with_different_spellings_of_a_term_the_first_counts():
+    store = Glossaries()
+    ids = [store.add("anna", "ours", [Dictionary("fr", "en", entries)]).id
+           for entries in ({"l'eau": "water"}, {"l’eau": "the water", "la  mer": "sea"}, {"la mer": "ocean"})]
+    for first, second, third in ((0, 1, 2), (2, 1, 0)):
+        found = store.terminology("anna", [ids[first], ids[second], ids[third]], "fr", "en")
+        assert [term.target for term in found.terms_in("l'eau de la mer")] == (
+            ["water", "sea"] if first == 0 else ["the water", "ocean"])
+
+
 def test_the_terms_of_a_request_are_read_outside_of_the_event_loop(client, monkeypatch):
     number = create(client, "haus\thouse").json()["glossary_id"]
     build, threads = glossaries.terminology_of, []

@@ -146,6 +146,16 @@ class SavedRun:
             kind, defaults = model, architectures.default_values(model, model.__name__)
         return architectures.make(kind, name, self.group("model", defaults))
 
+    def gives_attention(self) -> bool:
+        """Return whether the run's model can return its attention in a search, from which words are aligned.
+
+        Raises:
+            SettingsError: see `load_model`.
+        """
+        if self.architecture() == "transformer":        # without an import of TensorFlow
+            return True
+        return self.load_model().gives_step_attention
+
     def check_vocabulary(self) -> None:
         """Refuse a vocabulary that differs from that of training, because its ids stand for different words.
 

@@ -91,6 +91,9 @@ def run_plot(args: argparse.Namespace) -> int:
     suffix = Path(args.output).suffix.lower()
     if suffix not in SUFFIXES:
         raise SettingsError(f"--output {args.output}: expected a file that ends in {', '.join(SUFFIXES)}.")
+    if suffix == ".html" and (unused := specified_options(args, add_plot_arguments, names=("panels", "no_table"))):
+        raise SettingsError(f"{' and '.join(unused)}: an .html page has all panels and tables: leave this out, or pass "
+                            "a .png or .svg file as --output.")
     if args.smooth < 0:
         raise SettingsError(f"--smooth {args.smooth}: expected at least 1 (no smoothing).")
     runs, names_without_run = read_named_runs(args.runs)

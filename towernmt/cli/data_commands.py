@@ -204,6 +204,9 @@ def run_inspect(options: argparse.Namespace) -> int:
         if options.vocabulary:
             raise SettingsError(f"--vocabulary {options.vocabulary}: {mask_uri(options.data)} is prepared data, which "
                                 "includes its vocabularies. Remove --vocabulary.")
+        if unused := specified_options(options, add_inspect_arguments, names=("pairs", "no_count")):
+            raise SettingsError(f"{' and '.join(unused)}: {mask_uri(options.data)} is prepared data, of which all "
+                                "shards are read, to verify them. Leave this out.")
         reports = [inspect_prepared(open_prepared(options.data), options.samples)]
     else:
         corpora = read_corpora(options.data)

@@ -16,8 +16,7 @@ from typing import Any
 from towernmt.cli.evaluate_options import add_test_arguments, check_evaluate_options, needs_model, report_settings
 from towernmt.cli.request_options import constraints_of_each_line, options_of_all_lines, options_of_each_line
 from towernmt.cli.system_argument import SystemArgument, parse_systems, read_systems
-from towernmt.cli.translation_options import engine_of
-from towernmt.cli.translator_options import add_model_arguments, make_translator
+from towernmt.cli.translator_options import add_model_arguments, make_translator, models_give_attention
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.text_table import align_columns
 from towernmt.dataflow.text.language_codes import written_language
@@ -149,8 +148,7 @@ def _systems(args: argparse.Namespace, arguments: Sequence[SystemArgument], sour
     check_lines = partial(_check_line_counts, args, references)
 
     def translate(system_args: argparse.Namespace, name: str) -> System:
-        attends = bool(args.html) and (engine_of(system_args) == "ctranslate2"
-                                       or _gives_attention(system_args.model, system_args.trust_code))
+        attends = bool(args.html) and models_give_attention(system_args)
         translator = make_translator(system_args, attention=attends, options=line_options)
         start, options = time.perf_counter(), options_of_each_line(system_args)
         hypotheses, attention = [], []
@@ -199,13 +197,6 @@ def _robustness_output(args: argparse.Namespace, arguments: Sequence[SystemArgum
                 **_terms_as_json(systems, terms)}
     tables = ["\n".join([name, *align_columns(robustness_rows(forms))]) for name, forms in scores.items()]
     return "\n\n".join([*tables, *_term_tables(systems, terms)])
-
-
-def _gives_attention(runs: Sequence[str], trust_code: bool) -> bool:
-    """Return whether the models of all runs return attention, which custom models need not do."""
-    from towernmt.checkpoint.packaged_run import open_run
-
-    return all(open_run(run, trust_code).load_model().gives_step_attention for run in runs)
 
 
 def _frequencies(args: argparse.Namespace) -> tuple[Any, ...]:

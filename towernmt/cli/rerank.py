@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from towernmt.cli.reranking_options import add_mbr_options, mbr_reranker, run_and_weight
+from towernmt.cli.specified_options import specified_options
 from towernmt.cli.translation_options import add_device_options, add_trust_option, device_of
 from towernmt.cli.translation_output import as_text
 from towernmt.cli.translator_options import log_without_tensorpack
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from towernmt.predict.lines.hypotheses import Hypothesis
     from towernmt.predict.model_reranker import ModelReranker
 
+_OF_MODELS = ("length_penalty", "trust_code", "batch_tokens", "engine", "gpu", "cpu", "no_tf32")
+"""The values that only models read, as argparse stores them."""
 _OPTIONS = {"reverse": "--reverse-model", "right-to-left": "--right-to-left-model", "forward": "--forward-model"}
 
 
@@ -142,6 +145,9 @@ def _check(args: argparse.Namespace) -> None:
     if args.mbr and args.tune:
         raise SettingsError("--tune searches for the weights of models, and --mbr has no weights: leave one of them "
                             "out.")
+    if args.mbr and (unused := specified_options(args, add_rerank_arguments, names=_OF_MODELS)):
+        raise SettingsError(f"{' and '.join(unused)}: only models depend on this, and --mbr compares the translations "
+                            "with each other: leave it out.")
     if models and not args.source:
         raise SettingsError("Models need the source text: pass it as --source.")
     if args.n_best is not None and args.n_best < 1:

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from towernmt.cli.specified_options import specified_options
 from towernmt.cli.translation_options import (
     add_device_options,
     add_protect_option,
@@ -268,7 +269,12 @@ def add_serve_keys_arguments(parser: argparse.ArgumentParser) -> None:
 def run_serve_keys(args: argparse.Namespace) -> int:
     """Change or show the file of API keys, and return the exit status."""
     path = Path(args.keys)
+    if args.action != "add" and (unused := specified_options(args, add_serve_keys_arguments, excluded=("keys",))):
+        raise SettingsError(f"serve-keys {args.action}: {' and '.join(unused)}: only a new key has limits and rights: "
+                            "leave this out; to change a key, remove it and add it again.")
     if args.action == "list":
+        if args.name:
+            raise SettingsError(f"serve-keys list {args.name}: the list has all callers: leave out the name.")
         if not path.is_file():
             raise SettingsError(f"{path}: file of keys not found.")
         for entry in read_keys(path):

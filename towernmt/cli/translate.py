@@ -28,7 +28,7 @@ from towernmt.cli.translation_output import (
     task_of,
     text_answers,
 )
-from towernmt.cli.translator_options import add_model_arguments, make_translator
+from towernmt.cli.translator_options import add_model_arguments, make_translator, models_give_attention
 from towernmt.core.errors import SettingsError
 from towernmt.predict.lines.output_file import reporting_write_errors
 from towernmt.predict.lines.resumable import ENGINE, LineOutput, resumable_output, task_of_unfinished
@@ -73,7 +73,8 @@ def run_translate(args: argparse.Namespace) -> int:
     check_output_options(args)
     if args.document:
         return translate_documents(args, lambda links: make_translator(
-            args, attention=links, options=options_of_all_lines(args), retry=args.retry))
+            args, attention=links and models_give_attention(args), options=options_of_all_lines(args),
+            retry=args.retry))
     if args.language is not None:
         raise SettingsError("--language needs --document: leave it out, because each line is one sentence.")
     if wants_ranges(args):

@@ -52,7 +52,7 @@ def translate_documents(args: argparse.Namespace, make: Callable[[bool], LineTra
 
     Args:
         args: parsed options.
-        make: makes the translator, with or without word alignments.
+        make: makes the translator, with or without word alignments, if the model has them.
 
     Raises:
         SettingsError: options that exclude each other.

@@ -10,6 +10,7 @@ import logging
 import sys
 from typing import TYPE_CHECKING
 
+from towernmt.checkpoint.packaged_run import open_run
 from towernmt.cli.reranking_options import add_reranking_options, make_reranker, reranking_search_options
 from towernmt.cli.translation_options import (
     add_device_options,
@@ -63,6 +64,13 @@ def add_translator_options(parser: argparse.ArgumentParser) -> None:
                              "translation in a table, `source target probability` per line")
     add_special_line_options(parser)
     add_device_options(parser)
+
+
+def models_give_attention(args: argparse.Namespace) -> bool:
+    """Return whether all models of the options can return attention; `make_translator` refuses missing models."""
+    device_of(args)     # before TensorFlow is imported
+    runs = [open_run(model, args.trust_code) for model in args.model]
+    return engine_of(args) == "ctranslate2" or all(run.gives_attention() for run in runs if run.exists())
 
 
 def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attention: bool = False,

@@ -86,8 +86,9 @@ def align_atoms(sentence: SourceSentence, text: str, links: Iterable[Link] | Non
             atoms[target_index].sources.append(index)
     else:
         target = _words([atom.is_word for atom in atoms], [atom.space for atom in atoms])
-        word_links = [(source_word, target_word) for source_word, target_word in links or ()
-                      if source_word < len(source) and target_word < len(target)]
+        indices = sentence.word_indices
+        word_links = [(indices[source_word], target_word) for source_word, target_word in links or ()
+                      if source_word < len(indices) and target_word < len(target)]
         if not word_links:
             word_links = _links_by_position([sum(sizes[index] for index in word.atoms) for word in source],
                                             [sum(len(atoms[index].text) for index in word.atoms) for word in target])

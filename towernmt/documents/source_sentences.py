@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from towernmt.core.errors import SettingsError
+from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.text.language_codes import written_language
 from towernmt.dataflow.text.word_segmentation import is_unspaced
 from towernmt.documents.protection import ShieldedWithMarks, protected
@@ -72,17 +73,35 @@ class SourceSentence:
 
     @cached_property
     def text(self) -> str:
-        """The sentence as the model sees it: plain text, with placeholders for shielded words."""
-        return "".join(f" {text}" if space else text for space, text in zip(self.spaces, self.seen, strict=True))
+        """The sentence as the model sees it: plain text, with placeholders for shielded words.
+
+        The text of a sentence with marks is cleaned if that changes the number of words. Otherwise, engines would
+        number the words of their alignments differently.
+        """
+        words = self._joined(self.seen)
+        text = " ".join(words)
+        return text if self.is_plain or len(self.word_indices) == len(words) else clean(text)
+
+    @cached_property
+    def word_indices(self) -> list[int]:
+        """The index in `words` of each word of the cleaned text.
+
+        Cleaning removes words of invisible characters, and divides ligatures such as U+FDFA into several words.
+        """
+        return [index for index, word in enumerate(self._joined(self.seen)) for _ in clean(word).split()]
 
     @cached_property
     def words(self) -> list[str]:
         """The words of the sentence, with shielded words instead of placeholders."""
+        return self._joined([atom.text for atom in self.atoms])
+
+    def _joined(self, texts: Sequence[str]) -> list[str]:
+        """Return the texts of the atoms, joined to words."""
         words: list[str] = []
-        for space, atom in zip(self.spaces, self.atoms, strict=True):
+        for space, text in zip(self.spaces, texts, strict=True):
             if space or not words:
                 words.append("")
-            words[-1] += atom.text
+            words[-1] += text
         return words
 
     @cached_property
@@ -261,7 +280,7 @@ def _ranges(atoms: Sequence[Atom], gaps: Sequence[Gap], language: str | None) ->
     length = 0
     for index, atom in enumerate(atoms):
         space = " " if index and _has_space(atoms[index - 1], gaps[index], atom) else ""
-        written = space + (atom.text if atom.shield is None else "X")
+        written = space + (atom.text if atom.shield is None else "X1")      # `X.` would be an initial, as in `X. Mann`
         starts.append(length + len(space))
         length += len(written)
         pieces.append(written)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -23,6 +24,7 @@ from towernmt.core.files import write_text
 from towernmt.core.structured_files import read_json
 from towernmt.dataflow.sources.column_files import read_csv
 from towernmt.dataflow.text.language_codes import base_code
+from towernmt.dataflow.text.word_segmentation import matching_form, words
 from towernmt.predict.lines.terminology import Term, Terminology
 from towernmt.serve.request_limits import RequestError, bad_request
 
@@ -196,12 +198,10 @@ class Glossaries:
         ids = list(dict.fromkeys(ids))
         if len(ids) > MAX_REQUEST_GLOSSARIES:
             raise bad_request(f"The request names {len(ids)} glossaries: name at most {MAX_REQUEST_GLOSSARIES}.")
-        entries: dict[str, str] = {}
         key = *ids, source, target
         with self._lock:        # otherwise old terms could be cached after another request has changed them
-            for id in ids:
-                entries = {**self.get(owner, id).find(source, target).entries, **entries}
-            terminology = self._terminologies.get(key) or terminology_of(entries)
+            all_entries = [self.get(owner, id).find(source, target).entries for id in ids]
+            terminology = self._terminologies.get(key) or terminology_of(_joined_entries(all_entries))
             self._terminologies[key] = terminology
             self._terminologies.move_to_end(key)
             while len(self._terminologies) > MAX_CACHED_TERMINOLOGIES or self._cached_terms() > MAX_CACHED_TERMS:
@@ -261,6 +261,16 @@ def _check_directions(dictionaries: Sequence[Dictionary]) -> None:
         if count > 1:
             raise bad_request(f"The request has {count} dictionaries from {source} to {target}: send one with all "
                               "terms.")
+
+
+def _joined_entries(all_entries: Sequence[Mapping[str, str]]) -> Mapping[str, str]:
+    """Return the entries of several glossaries; of those with the same source words, the first one."""
+    if len(all_entries) == 1:
+        return all_entries[0]
+    entries_by_words: dict[tuple[str, ...], tuple[str, str]] = {}
+    for source, target in chain.from_iterable(entries.items() for entries in all_entries):
+        entries_by_words.setdefault(tuple(words(matching_form(source))), (source, target))
+    return dict(entries_by_words.values())
 
 
 def terminology_of(entries: Mapping[str, str]) -> Terminology:

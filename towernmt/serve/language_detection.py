@@ -56,13 +56,15 @@ def detect_source_language(text: str, sources: Sequence[str], target: str,
     Raises:
         RequestError: there are several sources, and none of them can be detected.
     """
-    best = detect_languages(text, sources)[0]
-    if not best.confidence:         # the only source, which cannot be detected
-        return best
+    detected = _rank_languages(text, sources)
+    if not detected:
+        return detect_languages(text, sources)[0]
+    best = detected[0]
     labels = {identified_code(code) for code in sources}
     for candidates, min_ratio in (([target], MIN_TARGET_RATIO), (other_languages, MIN_OTHER_RATIO)):
         ranked = _rank_languages(text, [code for code in candidates if identified_code(code) not in labels])
-        if ranked and ranked[0].confidence >= min_ratio * best.confidence:
+        # The detector rounds very small probabilities to 0, such as those of German for a Russian paragraph.
+        if ranked and ranked[0].confidence > 0 and ranked[0].confidence >= min_ratio * best.confidence:
             return ranked[0]
     return best
 

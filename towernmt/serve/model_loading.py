@@ -14,7 +14,7 @@ from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from towernmt.checkpoint.package_reader import is_package
-from towernmt.checkpoint.packaged_run import PackagedRun
+from towernmt.checkpoint.packaged_run import PackagedRun, open_run
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.directories import is_export
 from towernmt.core.errors import DataError, SettingsError, TowerNMTError
@@ -59,7 +59,7 @@ class EngineSettings:
             BLEU in int8 was measured.
         device: "cpu", "gpu" or "gpu:N"; None means a GPU if available.
         alternatives: maximum number of translations per sentence.
-        alignments: whether translations have word alignments and probabilities.
+        alignments: whether translations have word alignments and probabilities, if the model gives attention.
         stream: how sentences are batched.
         search: fields of `SearchSettings` that override those of the model.
         trust_code: whether the code of a model in a package may be executed.
@@ -188,11 +188,13 @@ def load_served_model(location: str, settings: EngineSettings, direction: Direct
     checkpoint = _measured_checkpoint(location, settings)
     stored = None if checkpoint is None else checkpoint.stored()
     precision = settings.precision if stored is None else stored.precision
-    translator = Translator(model, beam_size, n_best=n_best, device=settings.device, stream=settings.stream,
-                            attention=settings.alignments, log_probs=settings.alignments,
+    run = open_run(model, settings.trust_code)
+    alignments = settings.alignments and (not run.exists() or run.gives_attention())
+    translator = Translator(run, beam_size, n_best=n_best, device=settings.device, stream=settings.stream,
+                            attention=alignments, log_probs=alignments,
                             engine=settings.engine, precision=precision,
                             trust_code=settings.trust_code, **options, **search)
-    loaded = _loaded_model(model, translator, settings.protection, n_best, settings.alignments, True)
+    loaded = _loaded_model(model, translator, settings.protection, n_best, alignments, True)
     if checkpoint is None or stored is not None or not translator.has_engine_choice or (
             translator.checkpoint != checkpoint.checkpoint):      # training has written a better checkpoint meanwhile
         return loaded

@@ -5,6 +5,7 @@ Sentences contain placeholders for protected words, which the translations must 
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -123,7 +124,9 @@ def translate_sentences(model: ServedModel, sentences: Sequence[str], options: S
     return translations
 
 
-_TAG = re.compile(r"<[^<>]*>")
+_TAG = re.compile(r"<(?P<slash>/?)(?P<name>[a-zA-Z]{0,20})[^<>]*>")
+_UNREAD = ("script", "style")
+"""Elements of HTML whose text readers do not see."""
 Splitting = Literal["1", "nonewlines", "0"]
 """Where sentences end: "1" at punctuation and line breaks, "nonewlines" at punctuation, "0" at XML or HTML structure.
 With "0", a plain text is one sentence."""
@@ -228,8 +231,22 @@ def translate_texts(model: ServedModel, texts: Sequence[str], request: TextReque
 
 def detection_text(texts: Sequence[str], format: str) -> str:
     """Return the words of texts, for language detection."""
-    joined = " ".join(texts)
-    return joined if format == "text" else _TAG.sub(" ", joined)
+    return " ".join(texts if format == "text" else (_without_markup(text, format) for text in texts))
+
+
+def _without_markup(text: str, format: str) -> str:
+    """Return the words of HTML or XML, with single spaces; for HTML without scripts and styles, which look English."""
+    words: list[str] = []
+    end, unread = 0, ""
+    for tag in _TAG.finditer(text):
+        name = tag["name"].lower()
+        if not unread:
+            words.append(text[end:tag.start()])
+            unread = name if format == "html" and name in _UNREAD and not tag["slash"] else ""
+        elif tag["slash"] and name == unread:
+            unread = ""
+        end = tag.end()
+    return " ".join(html.unescape(" ".join([*words, "" if unread else text[end:]])).split())
 
 
 def _document(text: str, request: TextRequest) -> Lines | HtmlDocument | XmlDocument:

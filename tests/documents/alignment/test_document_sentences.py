@@ -91,6 +91,39 @@ def test_line_breaks_and_images_separate_words(tmp_path: Path) -> None:
     assert document_sentences(str(tmp_path / "page.html"), "de") == ["Ein Satz.", "Noch einer und fetter Text."]
 
 
+@pytest.mark.parametrize("code", ['<x id="1" ctype="lb"/>', '<ph id="1" ctype="lb">{br}</ph>',
+                                  '<ph id="1">&lt;br/></ph>', '<x id="1" equiv-text="&lt;br/>"/>',
+                                  '<ph id="1" type="fmt" subType="xlf:lb"/>',
+                                  '<ph id="1" equiv="LINE_BREAK" disp="&lt;br/>"/>'])
+def test_line_breaks_in_xliff_separate_words(code: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.xlf"
+    path.write_text('<xliff><file source-language="de"><trans-unit><source>Eine Zeile.' + code + 'Noch <x id="2"/>ein'
+                    '<ph id="3">&lt;i></ph>e.<!-- <br> --></source></trans-unit></file></xliff>')
+    assert document_sentences(str(path), "de") == ["Eine Zeile.", "Noch eine."]
+
+
+def test_marked_sentences_in_xliff_are_separate(tmp_path: Path) -> None:
+    path = tmp_path / "a.xlf"
+    path.write_text('<xliff><file source-language="de"><trans-unit><source><mrk mtype="seg" mid="1">Ein Satz.</mrk>'
+                    '<mrk mtype="seg" mid="2">Noch <mrk mtype="term">ein</mrk>er.</mrk></source></trans-unit></file>'
+                    "</xliff>")
+    assert document_sentences(str(path), "de") == ["Ein Satz.", "Noch einer."]
+
+
+@pytest.mark.parametrize("unit", ['<trans-unit><source>Nein.</source><target state="{}">Nope.</target></trans-unit>',
+                                  '<segment state="{}"><source>Nein.</source><target>Nope.</target></segment>'])
+@pytest.mark.parametrize(("state", "is_read"), [
+    ("new", False), ("needs-translation", False), ("initial", False), ("translated", True), ("final", True),
+    ("needs-review-translation", True), ("", True)])
+def test_a_target_in_xliff_is_not_read_before_it_is_translated(unit: str, state: str, is_read: bool,
+                                                               tmp_path: Path) -> None:
+    path = tmp_path / "a.xlf"
+    path.write_text('<xliff><file source-language="de" target-language="en"><trans-unit><source>Ja.</source><target>'
+                    f"Yes.</target></trans-unit>{unit.format(state)}</file></xliff>")
+    assert document_sentences(str(path), "de") == ["Ja.", "Nein."]
+    assert document_sentences(str(path), "en") == ["Yes.", *["Nope."] * is_read]
+
+
 def test_a_paragraph_of_another_format_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text("<p>Das ist ein Satz,\nder umgebrochen wurde.</p><p>Ende.</p>")
     assert document_sentences(str(tmp_path / "page.html"), "de", by_line=True) == [

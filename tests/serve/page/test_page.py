@@ -253,6 +253,22 @@ def test_a_language_whose_engine_has_no_alignments_is_detected(page, start):
     expect(page.locator("#target")).to_have_text("house the wirklich is the")
 
 
+def test_the_menu_of_a_word_translates_from_the_language_of_its_line(page, start):
+    server = start("--model", f"de-en={ENGINES}:Toy", "--model", f"fr-en={ENGINES}:Plain")
+    page.goto(server.url)
+    source(page).fill("das ist wirklich das haus")
+    expect(page.locator("#status")).to_have_text("Translated from German.")
+    source(page).fill("das ist wirklich das haus\nle temps est vraiment très beau cette semaine")
+    expect(page.locator("#status")).to_have_text("Translated from French.")
+    with page.expect_request("**/api/v1/translate") as asked:
+        word(page, "house").click()
+    assert json.loads(asked.value.post_data)["source"] == "de"
+    menu = page.get_by_role("dialog", name="Other words")
+    expect(menu.locator("#continuations button")).to_have_text(["house", "home", "hut"])
+    word(page, "semaine").click()
+    expect(menu).to_contain_text("This engine cannot continue from a word")
+
+
 def test_a_control_is_there_only_while_it_does_something(page, toys):
     opened(page, toys)
     for name in ("Clear", "Copy"):
@@ -565,6 +581,10 @@ def test_a_key_is_asked_for_and_an_engine_without_prefixes_lets_a_word_be_change
                           str(tmp_path / "keys.jsonl")], capture_output=True, text=True, check=True).stdout.split()[-1]
     server = start("--model", f"de-en={ENGINES}:Plain", "--keys", str(tmp_path / "keys.jsonl"))
     page.goto(server.url)
+    expect(page.locator("#from-name")).to_have_text("German")
+    page.locator("#file").set_input_files({"name": "a.txt", "mimeType": "text/plain", "buffer": b"das haus"})
+    expect(page.locator("#files .failed")).to_contain_text("A key is needed")
+    expect(page.get_by_label("This server needs a key:")).to_be_visible()
     source(page).fill("das haus")
     page.get_by_label("This server needs a key:").fill("wrong")
     page.get_by_role("button", name="Use it").click()
@@ -591,6 +611,29 @@ def test_long_texts_come_sentence_by_sentence(page, start, tmp_path):
     assert page.locator("#target .sentence").count() == 3
     (tmp_path / "open").touch()
     expect(page.locator("#target .sentence")).to_have_count(30)
+
+
+def test_a_word_that_is_selected_before_its_line_is_complete_stays(page, start, tmp_path):
+    server = start("--model", f"de-en={ENGINES}:Toy", "--batch-sentences", "1", "--threads", "1",
+                   TOY_GATE=str(tmp_path / "open"))
+    page.goto(server.url)
+    source(page).fill("Das ist klein. Warte. Das haus")
+    word(page, "small").click()
+    page.get_by_role("dialog", name="Other words").get_by_role("button", name="little is the").click()
+    expect(page.locator("#target .sentence").first).to_have_text("little is the")
+    (tmp_path / "open").touch()
+    expect(page.locator("#status")).to_have_text("Translated.")
+    expect(page.locator("#target")).to_have_text("little is the Warte. house the")
+
+
+def test_a_word_of_a_repeated_line_changes_in_each_copy_of_the_line(page, toys):
+    opened(page, toys, "das haus\nder hund\ndas haus")
+    page.locator("#target p").nth(2).get_by_text("house", exact=True).click()
+    menu = page.get_by_role("dialog", name="Other words")
+    menu.get_by_role("button", name="home", exact=True).click()
+    expect(page.locator("#target p").nth(2)).to_have_text("home the")
+    assert shown(page) == "home the\ndog the\nhome the"
+    assert page.evaluate("document.activeElement.closest('p') === document.querySelectorAll('#target p')[2]")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -630,3 +673,11 @@ def test_a_better_translation_is_suggested_where_the_server_accepts_it(page, toy
     page.get_by_role("button", name="Send").click()
     expect(page.locator("#status")).to_have_text("Thank you. The suggestion is stored.")
     assert file.read_text().split("\t")[2:] == ["der hund", "dog the", "the dog\n"]
+    word(page, "dog").click()
+    page.get_by_role("dialog", name="Other words").get_by_role("button", name="hound", exact=True).click()
+    expect(page.locator("#target")).to_have_text("hound the")
+    page.get_by_role("button", name="Suggest").click()
+    expect(better).to_have_value("hound the")
+    page.get_by_role("button", name="Send").click()
+    expect(page.get_by_role("dialog", name="Suggest a better translation")).to_be_hidden()
+    assert file.read_text().splitlines()[1].split("\t")[2:] == ["der hund", "dog the", "hound the"]

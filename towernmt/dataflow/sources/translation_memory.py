@@ -24,7 +24,8 @@ LONGEST_UNIT = 1 << 24
 _UNIT = ["tmx", "body", "tu"]
 _OPEN = "<tmx><body><tu>"
 _CODES = ("bpt", "ept", "it", "ph", "ut")   # they hold the markup of a file format, not words
-_LINE_BREAK = re.compile(r"(?i)<br\b|\n")
+LINE_BREAK = re.compile(r"(?i)<br\b|\n")
+"""A line break in the content of an inline code, which separates words."""
 
 
 class TranslationMemory(FileSource):
@@ -170,7 +171,7 @@ class _UnitParser:
             self._variants.append((self._language, "".join(self._text)))
             self._text = None
         elif tag in _CODES and self._code is not None and not any(open_tag in _CODES for open_tag in self._path[:-1]):
-            if self._text is not None and _LINE_BREAK.search("".join(self._code)):
+            if self._text is not None and LINE_BREAK.search("".join(self._code)):
                 self._text.append(" ")      # a line break separates words
             self._code = None
         elif self._path == _UNIT:

@@ -15,7 +15,7 @@ from lxml import etree
 
 from towernmt.core.errors import DataError
 from towernmt.dataflow.sources.message_catalogues import parse_po
-from towernmt.dataflow.sources.translation_memory import variant_in, variants_of_units
+from towernmt.dataflow.sources.translation_memory import LINE_BREAK, variant_in, variants_of_units
 from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.text.language_codes import Direction, base_code, plain_code, two_letter_code
 from towernmt.documents.formats.office_archive import parse_xml
@@ -136,12 +136,16 @@ def _tmx_texts(content: bytes, name: str, language: str) -> Iterator[str]:
 
 _UNITS = ("trans-unit", "segment")
 """Elements that contain a source and a target, in XLIFF 1 and 2."""
+_UNTRANSLATED = ("new", "needs-translation", "initial")
+"""States of units whose target is no translation yet, but often a copy of the source, in XLIFF 1 and 2."""
 _CODES = ("bpt", "ept", "it", "ph", "ut")
 """Elements that contain markup instead of text."""
+_DISPLAYS = ("equiv-text", "disp")
+"""Attributes of inline elements with the markup that they stand for, in XLIFF 1 and 2."""
 
 
 def _xliff_texts(content: bytes, name: str, language: str) -> Iterator[str]:
-    """Yield the text of each unit of an XLIFF file (1.0 to 2.1) in a language."""
+    """Yield the text of each unit of an XLIFF file (1.0 to 2.1) in a language, except untranslated targets."""
     try:
         root = parse_xml(content)
     except (etree.XMLSyntaxError, ValueError) as error:
@@ -160,7 +164,8 @@ def _xliff_texts(content: bytes, name: str, language: str) -> Iterator[str]:
         has_language = True
         for unit in file.iter(*(f"{{*}}{unit}" for unit in _UNITS)):
             for child in unit:
-                if _local_name(child) == side:
+                if _local_name(child) == side and not (
+                        side == "target" and child.get("state", unit.get("state")) in _UNTRANSLATED):
                     yield "".join(_text_of(child))
     if not has_language:
         languages = ", ".join(sorted(other_languages)) or "none"
@@ -191,12 +196,23 @@ def _local_name(element: etree._Element) -> str:
 
 
 def _text_of(element: etree._Element) -> Iterator[str]:
-    """Yield the text in an element, without codes of file formats."""
-    if _local_name(element) not in _CODES and isinstance(element.tag, str):
+    """Yield the text in an element, without codes of file formats. A space is at line breaks, and between sentences."""
+    if not isinstance(element.tag, str):
+        return      # a comment
+    if _is_line_break(element) or element.get("mtype") == "seg":
+        yield " "
+    if _local_name(element) not in _CODES:
         yield element.text or ""
         for child in element:
             yield from _text_of(child)
             yield child.tail or ""
+
+
+def _is_line_break(element: etree._Element) -> bool:
+    content = element.itertext() if _local_name(element) in _CODES else ()
+    markup = [*content, *(element.get(name, "") for name in _DISPLAYS)]
+    return (element.get("ctype") == "lb" or element.get("subType") == "xlf:lb"
+            or LINE_BREAK.search("".join(markup)) is not None)
 
 
 _EXCHANGE_FORMATS: dict[str, Callable[[bytes, str, str], Iterator[str]]] = {

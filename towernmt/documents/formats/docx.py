@@ -1,8 +1,8 @@
 """Word documents (`.docx`): text, tables, headers, footers, notes and text boxes.
 
-Runs of the same look are joined, even if their revision numbers and spelling marks differ. Links are marks. The results
-of fields are not translated, except for links. Deleted text, comments, charts and diagrams are not changed. Ruby text
-(furigana) is left out.
+Runs of the same look are joined, even if their revision numbers and spelling marks differ. Links are marks. Formulas
+and the results of fields are not translated, except for links. Deleted text, comments, charts and diagrams are not
+changed. Ruby text (furigana) is left out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from lxml import etree
 
 from towernmt.core.errors import DataError
-from towernmt.documents.formats.office import Item, LinkField, OfficeDocument, Path, Shell, nest
+from towernmt.documents.formats.office import Edge, Item, LinkField, OfficeDocument, Path, Shell, nest
 from towernmt.documents.formats.office_archive import Archive
 
 _KINDS = ("document.main", "template.main", "document.macroEnabled.main", "template.macroEnabledTemplate.main",
@@ -29,12 +29,16 @@ _AROUND = {"hyperlink": (), "ins": (), "moveTo": (), "smartTag": ("smartTagPr",)
            "dir": (), "bdo": ()}
 """Elements around runs, with the names of their children that do not contain text."""
 _DIVIDES = ("tab", "br", "cr", "ptab")
+_SHOWN = ("fldSimple", "oMath")
+"""Elements with words that are not translated: fields and formulas."""
 _LEFT_OUT = ("proofErr", "lastRenderedPageBreak", "softHyphen")
 """Elements that programs create again: marks of spelling, old page breaks, possible hyphens."""
 _INVISIBLE = ("", "bookmarkStart", "bookmarkEnd", "commentRangeStart", "commentRangeEnd", "commentReference",
               "annotationRef", "permStart", "permEnd", "del", "delText", "moveFrom", "moveFromRangeStart",
               "moveFromRangeEnd", "moveToRangeStart", "moveToRangeEnd")
 """Elements that readers do not see, within a paragraph or a run; "" stands for comments of XML."""
+_EDGE = re.compile("(.+)(Start|End)")
+"""Names of elements at the start and at the end of a range."""
 _NO_LOOK = ("lang", "noProof")
 """Invisible properties of a run."""
 
@@ -113,8 +117,8 @@ class WordParagraphs:
                 kept_children = [one for one in child if one is not content]
                 yield from self._items(content, (*path, Shell(child, kept_children, content.tag)))
             elif name not in ("pPr", "smartTagPr", "customXmlPr", *_LEFT_OUT):
-                yield Item(child, path, self._text(child) if name == "fldSimple" else "", is_loose=True,
-                           is_invisible=name in _INVISIBLE)
+                yield Item(child, path, _text(child) if name in _SHOWN else "", is_loose=True,
+                           is_invisible=name in _INVISIBLE, edge=self._edge(child))
 
     def _items_of_run(self, run: etree._Element, path: Path) -> Iterator[Item]:
         properties = run.find(f"{self._w}rPr")
@@ -135,8 +139,10 @@ class WordParagraphs:
                 yield Item(_OfRun(child, look), path, divides=name in _DIVIDES, is_loose=True,
                            is_invisible=is_hidden or name in _INVISIBLE)
 
-    def _text(self, element: etree._Element) -> str:
-        return "".join(text.text or "" for text in element.iter(f"{self._w}t"))
+    def _edge(self, element: etree._Element) -> Edge | None:
+        name, number = _name(element), element.get(f"{self._w}id")
+        kind = _EDGE.fullmatch(name) if name in _INVISIBLE and number is not None else None
+        return None if kind is None else Edge((kind[1], number), kind[2] == "Start")
 
     def _add(self, parent: etree._Element, items: Sequence[Item]) -> None:
         """Add a run for adjacent text, tabs and breaks of the same look, and other items."""
@@ -241,6 +247,10 @@ def _field_char(item: Item) -> str | None:
     if not isinstance(item.content, _OfRun) or _name(element := item.content.element) != "fldChar":
         return None
     return element.get(f"{{{etree.QName(element).namespace}}}fldCharType")
+
+
+def _text(element: etree._Element) -> str:
+    return "".join(text.text or "" for text in element.iter("{*}t"))
 
 
 def _name(element: etree._Element) -> str:

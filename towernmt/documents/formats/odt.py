@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from lxml import etree
 
 from towernmt.core.errors import DataError
-from towernmt.documents.formats.office import Item, OfficeDocument, Path, Shell, nest
+from towernmt.documents.formats.office import Edge, Item, OfficeDocument, Path, Shell, nest
 from towernmt.documents.formats.office_archive import Archive
 
 _MEMBERS, _MANIFEST = ("content.xml", "styles.xml"), "META-INF/manifest.xml"
@@ -28,6 +28,8 @@ _INVISIBLE = frozenset(_TEXT + name + end for end in ("", "-start", "-end") for 
     "bookmark", "reference-mark", "toc-mark", "alphabetical-index-mark", "user-index-mark", "change")) | {
         f"{_TEXT}soft-page-break", f"{_OFFICE}annotation", f"{_OFFICE}annotation-end"}
 """Elements that readers do not see."""
+_IDENTIFIERS = (f"{_TEXT}name", f"{_TEXT}id", f"{_TEXT}change-id", f"{_OFFICE}name")
+"""Attributes that the start and the end of a range have in common."""
 _WHITE = re.compile("[ \t\r\n]+")
 _COUNT = re.compile(r"\d{1,9}")
 _RAISED = re.compile(r"text-position (?!0)\S")
@@ -102,7 +104,7 @@ class OpenDocumentParagraphs:
             else:
                 self._follows_space = False
                 yield Item(child, path, _shown(child), child.tag in _DIVIDES,
-                           is_invisible=child.tag in _INVISIBLE or not isinstance(child.tag, str))
+                           is_invisible=child.tag in _INVISIBLE or not isinstance(child.tag, str), edge=_edge(child))
             yield from self._text(child.tail, path)
 
     def _text(self, text: str | None, path: Path) -> Iterator[Item]:
@@ -153,6 +155,17 @@ def _shown(element: etree._Element) -> str:
     if not isinstance(element.tag, str) or element.tag.removeprefix(_TEXT) not in _FIELDS:
         return ""
     return "".join(element.itertext())
+
+
+def _edge(element: etree._Element) -> Edge | None:
+    """Return which edge of a range an element is: of a comment, a bookmark, a change, or an entry of an index."""
+    identifier = next((value for name in _IDENTIFIERS if (value := element.get(name)) is not None), None)
+    if identifier is None or element.tag not in _INVISIBLE:
+        return None
+    if element.tag == f"{_OFFICE}annotation":
+        return Edge((element.tag, identifier), True)
+    kind, _, edge = element.tag.rpartition("-")
+    return Edge((kind, identifier), edge == "start") if edge in ("start", "end") else None
 
 
 def _with_spaces(items: Sequence[Item]) -> Iterator[Item]:

@@ -2,8 +2,8 @@
 
 - Formats write a bold word differently: some nest elements, others repeat all properties in each run. Here a paragraph
   is a sequence of items, each with the path of the elements around it. The most frequent path of a segment needs no
-  marks; text with another path gets marks. Tabs and line breaks divide a paragraph. Items at the edges of a segment
-  keep their position.
+  marks; text with another path gets marks, and so does the text of a comment or a bookmark. Tabs and line breaks
+  divide a paragraph. Other items at the edges of a segment keep their position.
 - Elements around the text of a paragraph are kept, and translated items are nested into them again.
 """
 
@@ -25,6 +25,18 @@ Path = tuple[Hashable, ...]
 """The containers around an item, the outermost first."""
 
 
+class Edge(NamedTuple):
+    """The start or the end of a range of text, such as that of a comment or a bookmark.
+
+    Attributes:
+        key: what the start and the end have in common.
+        is_start: whether this is the start.
+    """
+
+    key: Hashable
+    is_start: bool
+
+
 class Item(NamedTuple):
     """Text or another item of a paragraph.
 
@@ -35,6 +47,7 @@ class Item(NamedTuple):
         divides: whether the item ends a segment.
         is_loose: whether the item may move into the containers of its neighbours.
         is_invisible: whether readers do not see the item, as a bookmark or deleted text, so it does not divide a word.
+        edge: the start or the end of a range, for an invisible item; otherwise None.
     """
 
     content: Any
@@ -43,11 +56,28 @@ class Item(NamedTuple):
     divides: bool = False
     is_loose: bool = False
     is_invisible: bool = False
+    edge: Edge | None = None
 
     @property
     def text(self) -> str:
         """The text; "" for an item that is not text."""
         return self.content if isinstance(self.content, str) else ""
+
+
+class _RangeStart(NamedTuple):
+    """The start of a range in the parts of a segment.
+
+    Attributes:
+        index: index of the opening mark.
+        mark: the opening mark.
+        around: key of the pair around the start.
+        filled: number of parts before the start that are not white space or marks.
+    """
+
+    index: int
+    mark: Mark
+    around: int
+    filled: int
 
 
 class Stretch:
@@ -61,13 +91,16 @@ class Stretch:
     def __init__(self, items: Sequence[Item]) -> None:
         self._kept: list[Any] = []
         self._keys = 0
+        self._ranges: list[int] = []    # contents of the marks of ranges
         parts, self._base = self._parts(_settled(items), 0)
-        self.segment: Segment = tuple(_merged(parts))
+        self.segment: Segment = tuple(_merged(self._with_ranges(parts)))
 
     def items(self, translated: Segment) -> Iterator[Item]:
-        """Yield the items of a translation."""
+        """Yield the items of a translation. Ranges that lost all their text, so it lacks their marks, come last."""
+        contents = {part.content for part in translated if isinstance(part, Mark)}
+        lost = [Mark("single", 0, content) for content in self._ranges if content not in contents]
         paths = [self._base]
-        for part in translated:
+        for part in (*translated, *lost):
             if isinstance(part, str):
                 yield Item(part, paths[-1])
             elif isinstance(part, Shielded) and part.content is None:
@@ -113,6 +146,43 @@ class Stretch:
             return [Mark("open", self._keys, self._keep(item)), Mark("close", self._keys, None)]
         return [Mark("single", self._keys, self._keep(item))]
 
+    def _with_ranges(self, parts: Sequence[Part]) -> Iterator[Part]:
+        """Yield the parts, with one pair of marks, instead of two, for the start and the end of a range around text.
+
+        A range that crosses another pair keeps two.
+        """
+        result: list[Part | None] = list(parts)
+        around = [0]            # keys of the pairs around a part
+        filled = 0
+        starts: dict[Hashable, _RangeStart] = {}
+        for index, part in enumerate(parts):
+            if not isinstance(part, Mark):
+                filled += not isinstance(part, str) or bool(part.strip())
+                continue
+            edge = self._edge(part)
+            if edge is not None and edge.is_start:
+                starts.pop(edge.key, None)
+                starts[edge.key] = _RangeStart(index, part, around[-1], filled)
+            elif edge is not None and (start := starts.get(edge.key)) is not None:
+                if start.around == around[-1] and start.filled < filled:
+                    while starts.popitem()[0] != edge.key:
+                        pass    # a range that begins inside and ends outside would cross this one
+                    result[start.index + 1] = result[index + 1] = None
+                    result[index] = Mark("close", start.mark.key, part.content)
+                    self._ranges += [start.mark.content, part.content]
+                else:
+                    del starts[edge.key]
+            if part.kind == "open":
+                around.append(part.key)
+            elif part.kind == "close":
+                around.pop()
+        return (part for part in result if part is not None)
+
+    def _edge(self, mark: Mark) -> Edge | None:
+        """Return the start or the end of a range for the opening mark of an invisible item; otherwise None."""
+        item = self._kept[mark.content] if mark.kind == "open" else None
+        return item.edge if isinstance(item, Item) else None
+
     def _keep(self, thing: Any) -> int:
         self._kept.append(thing)
         return len(self._kept) - 1
@@ -140,7 +210,7 @@ class Paragraph:
 
 
 def _trimmed(items: list[Item]) -> list[Item | Stretch]:
-    """Return the items, with those from the first word to the last one as a stretch."""
+    """Return the items, with those from the first word to the last one as a stretch, and the ranges around them."""
     if not has_words("".join(item.text for item in items)):
         return list(items)
     first = next(index for index, item in enumerate(items) if item.text.strip() or item.shown)
@@ -152,7 +222,19 @@ def _trimmed(items: list[Item]) -> list[Item | Stretch]:
     if end := middle[-1].text[len(middle[-1].text.rstrip()):]:
         after = [middle[-1]._replace(content=end), *after]
         middle[-1] = middle[-1]._replace(content=middle[-1].text.rstrip())
-    return [*before, Stretch(middle), *after]
+    first, last = len(before) - _partners(reversed(before), middle), _partners(after, middle)
+    return [*before[:first], Stretch([*before[first:], *middle, *after[:last]]), *after[last:]]
+
+
+def _partners(beside: Iterable[Item], middle: Sequence[Item]) -> int:
+    """Return how many items next to others are the starts or the ends of ranges whose other edges are among those."""
+    edges = {(item.edge.key, item.edge.is_start, item.path) for item in middle if item.edge is not None}
+    count = 0
+    for item in beside:
+        if item.edge is None or (item.edge.key, not item.edge.is_start, item.path) not in edges:
+            break
+        count += 1
+    return count
 
 
 def _settled(items: Sequence[Item]) -> list[Item]:
@@ -185,7 +267,7 @@ def _most_frequent(groups: Sequence[tuple[Hashable, Sequence[Item]]], depth: int
     return amounts.most_common(1)[0][0] if amounts else None
 
 
-def _merged(parts: Sequence[Part]) -> Iterator[Part]:
+def _merged(parts: Iterable[Part]) -> Iterator[Part]:
     for is_text, group in groupby(parts, lambda part: isinstance(part, str)):
         if is_text:
             yield "".join(group)    # type: ignore[arg-type]

@@ -6,16 +6,17 @@ const input = document.getElementById("file"), list = document.getElementById("f
 const POLL = 1000, TRIES = 5;       // milliseconds between two polls of a document, and attempts without an answer
 const sent = new Set();             // documents on the server
 let last = Promise.resolve();       // resolves when all earlier files are finished
-let nameOf = code => code;
+let nameOf = code => code, refused = () => {};
 
 /** Translate files that are dropped on the page or selected.
  *
  * @param {string[]} formats suffixes of the names that the server accepts
  * @param {() => {source: string, target: string}} languages
  * @param {(code: string) => string} names returns the name of a language
+ * @param {(error: Refused) => void} onRefused called with the error of a file that the server has refused
  */
-export function watchFiles(formats, languages, names) {
-  nameOf = names;
+export function watchFiles(formats, languages, names, onRefused) {
+  [nameOf, refused] = [names, onRefused];
   document.getElementById("formats").textContent = `Formats: ${formats.map(one => one.replace(".", "")).join(", ")}`;
   input.accept = formats.join(",");
   document.getElementById("choose").addEventListener("click", () => input.click());
@@ -62,6 +63,7 @@ async function translated(file, {source, target}, row) {
   } catch (error) {
     if (!row.signal.aborted && !(error instanceof Refused)) { row.failed("The page failed."); throw error; }
     row.failed(row.signal.aborted ? "cancelled" : error.message);
+    if (!row.signal.aborted) refused(error);
   } finally {
     if (one) { sent.delete(one); await forgetDocument(one); }
   }

@@ -8,7 +8,7 @@ import {Refused, served, translate, useKey} from "./server.js";
 import {lightSource, setSource, watchSource} from "./source-box.js";
 import {offerSuggestion, watchSuggestion} from "./suggestion.js";
 import {closeHint, shade, showHint, watchSwitches} from "./switches.js";
-import {lightTarget, redraw, sentenceAt, showLine, showLines, showText, sourceStart, translation, watchTarget} from "./target-box.js";
+import {firstTranslation, lightTarget, redraw, sentenceAt, showLine, showLines, showText, sourceStart, translation, watchTarget} from "./target-box.js";
 import {located, wordsOf} from "./texts.js";
 
 const element = id => document.getElementById(id);
@@ -26,8 +26,8 @@ let timer = 0, retry = 0, detected = null;
 
 const auto = () => from.value === "auto";
 const languages = () => ({source: auto() ? "auto" : from.value, target: to.value});
-const modelOf = () => server.models.find(one => one.target === to.value && (auto() ? !detected || one.source === detected : one.source === from.value))
-  ?? server.models[0];
+const modelOf = (language = sourceLanguage()) =>
+  server.models.find(one => one.target === to.value && (!language || one.source === language)) ?? server.models[0];
 
 const nameOf = code => server.names.get(code) ?? code;
 
@@ -173,6 +173,7 @@ async function translateLines(signal) {
     });
     if (signal.aborted) return;
     detected = last.detected?.language ?? detected;
+    for (const one of parts.flat()) one.language = last.source;
     part.forEach((line, number) => keep(line, parts[number], true));
   }
 }
@@ -210,12 +211,18 @@ async function translateHtml(signal) {
   if (!signal.aborted) showText(last.translations[0]);
 }
 
+/** Request the key from the user if the server has refused a request because of a missing or wrong key. */
+function requestKey(error) {
+  if (error.status !== 401 && !(error.status === 403 && server?.settings.keyRequired)) return;
+  element("key-form").hidden = false;
+  element("key").focus();
+}
+
 /** Show the error of a request. Send it again after a temporary error, and request a missing key from the user. */
 function refused(error) {
   element("status").textContent = "";
-  const needsKey = error.status === 401 || (error.status === 403 && server?.settings.keyRequired);
-  element("key-form").hidden = !needsKey;
-  if (needsKey) element("key").focus();
+  element("key-form").hidden = true;
+  requestKey(error);
   fail(error.message);
   if (error.wait) countDown(error.message, Math.ceil(error.wait));
 }
@@ -250,10 +257,11 @@ function lookAtSource(index) {
 }
 
 function chooseAt(word) {
-  const {sentence} = word.closest(".sentence");
+  const part = word.closest(".sentence"), {sentence} = part;
   closeHint();
-  openChoices(word, sentence, modelOf(), languages(), (changedOne, number) => {
-    const fresh = redraw(changedOne, number);
+  const direction = {...languages(), ...(sentence.language ? {source: sentence.language} : {})};
+  openChoices(word, sentence, modelOf(sentence.language), direction, (changedOne, number) => {
+    const fresh = redraw(changedOne, number, part);
     fresh?.focus();
     element("status").textContent = `Now: ${wordsOf(changedOne.shown).join(" ")}`;
     remember({text: source.value, translation: translation(), source: from.value, target: to.value, time: Date.now()});
@@ -274,7 +282,7 @@ async function begin() {
   fail("");
   setSourceLanguages(from.value);
   setTargetLanguages(to.value);
-  watchFiles(server.settings.supportedFilesFormat, languages, nameOf);
+  watchFiles(server.settings.supportedFilesFormat, languages, nameOf, requestKey);
   element("key-form").hidden = true;
   directionChanged();
 }
@@ -283,7 +291,7 @@ watchSwitches();
 watchCard();
 watchSource(changed, lookAtSource);
 watchTarget(lookAtTarget, chooseAt);
-watchSuggestion(() => ({q: source.value, translation: result(), ...languages()}),
+watchSuggestion(() => ({q: source.value, s: result(), translation: firstTranslation(), ...languages()}),
                 () => { element("status").textContent = "Thank you. The suggestion is stored."; });
 watchHistory(entry => {
   if (server) { setSourceLanguages(entry.source); setTargetLanguages(entry.target); }

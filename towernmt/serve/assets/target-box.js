@@ -37,9 +37,18 @@ export function showLine(line, sentences) {
   reachable();
 }
 
-/** Return the complete translation as text. */
+/** Return the complete translation as text, with the words that the user has selected. */
 export function translation() {
-  return lines.map(({line, sentences}) => sentences ? lineText(line, sentences) : "").join("\n");
+  return textOf(sentence => sentence.shown);
+}
+
+/** Return the complete translation by the model, without the words that the user has selected, as text. */
+export function firstTranslation() {
+  return textOf(sentence => sentence.translations[0]);
+}
+
+function textOf(translationOf) {
+  return lines.map(({line, sentences}) => sentences ? lineText(line, sentences, translationOf) : "").join("\n");
 }
 
 /** Show a text that is not divided into sentences, such as HTML. */
@@ -80,17 +89,23 @@ function drawn(sentence) {
   return element;
 }
 
-/** Draw a sentence again, and return its word with this number, its last word, or null. */
-export function redraw(sentence, number) {
+/** Draw a sentence again in each line that has it, and return its word with this number, its last word, or null.
+ *
+ * @param {object} sentence
+ * @param {number} number
+ * @param {HTMLElement} selected the element of the sentence in which the user has selected a word
+ */
+export function redraw(sentence, number, selected) {
+  let found = null;
   for (const element of box.querySelectorAll(".sentence")) {
     if (element.sentence !== sentence) continue;
     const fresh = drawn(sentence);
     element.replaceWith(fresh);
-    reachable();
-    const words = fresh.querySelectorAll(".word");
-    return words[Math.min(number, words.length - 1)] ?? null;
+    if (!found || element === selected) found = fresh;
   }
-  return null;
+  reachable();
+  const words = found?.querySelectorAll(".word") ?? [];
+  return words[Math.min(number, words.length - 1)] ?? null;
 }
 
 /** Make one word reachable by the tab key; arrow keys move from it to the others. */

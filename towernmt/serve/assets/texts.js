@@ -22,14 +22,14 @@ export function wordRanges(text, words, from = 0) {
   });
 }
 
-/** Return the sentences of a line, with their ranges and those of their words. */
+/** Set the ranges of the sentences of a line and of their words, and return the sentences as a new list. */
 export function located(line, sentences) {
   let at = 0;
   return sentences.map(sentence => {
     const words = wordRanges(line, sentence.words ?? sentence.source.split(/\s+/u).filter(Boolean), at);
     const start = words.length ? words[0].start : at;
     at = words.length ? words[words.length - 1].end : at;
-    return {...sentence, start, end: at, wordRanges: words};
+    return Object.assign(sentence, {start, end: at, wordRanges: words});
   });
 }
 
@@ -44,11 +44,16 @@ export function before(translation, number) {
   return number < found.length ? translation.text.slice(0, found[number].start).trimEnd() : translation.text;
 }
 
-/** Return the translation of a line: its translated sentences, with the spaces that the line has between them. */
-export function lineText(line, sentences) {
+/** Return the translation of a line: its translated sentences, with the spaces that the line has between them.
+ *
+ * @param {string} line
+ * @param {object[]} sentences its sentences, of `located`
+ * @param {(sentence: object) => {text: string}} translationOf returns the translation of a sentence
+ */
+export function lineText(line, sentences, translationOf) {
   let text = "", at = 0;
   for (const sentence of sentences) {
-    text += line.slice(at, sentence.start) + sentence.shown.text;
+    text += line.slice(at, sentence.start) + translationOf(sentence).text;
     at = sentence.end;
   }
   return text + line.slice(at);

@@ -127,6 +127,46 @@ def test_invisible_items_do_not_divide_a_word(items: tuple[str, ...]) -> None:
     assert re.sub("<[^>]*>", "", found) == "The houseboat moves."
 
 
+COMMENT = '<w:commentRangeStart w:id="1"/>', '<w:commentRangeEnd w:id="1"/>'
+BOOKMARK = '<w:bookmarkStart w:id="1" w:name="x"/>', '<w:bookmarkEnd w:id="1"/>'
+
+
+def test_a_comment_surrounds_the_translation_of_its_words() -> None:
+    start, end = COMMENT
+    body = f"<w:p>{run('Das ')}{start}{run('kleine rote ')}{run('Haus', BOLD)}{end}{run(' brennt.')}</w:p>"
+    assert written(document(body)) == body
+    split = SplitSegments(open_docx(document(body)).segments, None)
+    french = fakes.Fake("La petite maison rouge brûle.", [(0, 0), (1, 1), (2, 3), (3, 2), (4, 4)])
+    assert written(document(body), split.segments([french])) == (
+        f"<w:p>{run('La ')}{start}{run('petite ')}{run('maison', BOLD)}{run(' rouge')}{end}{run(' brûle.')}</w:p>")
+    assert written(document(body), [("Rien.",)]) == f"<w:p>{run('Rien.')}{start}{end}</w:p>"
+
+
+def test_a_comment_at_an_edge_of_a_paragraph_surrounds_the_translation_of_its_words() -> None:
+    start, end = COMMENT
+    body = f"<w:p>{start}{run('Das rote Haus')}{end}{run(' brennt.')}</w:p>"
+    assert written(document(body)) == body
+    split = SplitSegments(open_docx(document(body)).segments, None)
+    french = fakes.Fake("La maison rouge brûle.", [(0, 0), (1, 2), (2, 1), (3, 3)])
+    assert written(document(body), split.segments([french])) == (
+        f"<w:p>{start}{run('La maison rouge')}{end}{run(' brûle.')}</w:p>")
+    body = f"<w:p>{run('Da ist ')}{start}{run('rotes Haus')}{end}</w:p>"
+    assert written(document(body)) == body
+    split = SplitSegments(open_docx(document(body)).segments, None)
+    french = fakes.Fake("Voilà une maison rouge", [(0, 0), (1, 1), (2, 3), (3, 2)])
+    assert written(document(body), split.segments([french])) == (
+        f"<w:p>{run('Voilà une ')}{start}{run('maison rouge')}{end}</w:p>")
+
+
+def test_the_start_and_the_end_of_a_range_that_crosses_another_are_separate() -> None:
+    body = (f"<w:p>{run('Eins ')}{COMMENT[0]}{run('zwei ')}{BOOKMARK[0]}{run('drei')}{COMMENT[1]}{run(' vier')}"
+            f"{BOOKMARK[1]}{run(' fünf')}</w:p>")
+    assert open_docx(document(body)).segments == [(
+        "Eins ", Mark("open", 1, 0), "zwei ", Mark("open", 2, 1), Mark("close", 2, None), "drei", Mark("close", 1, 2),
+        " vier", Mark("open", 4, 3), Mark("close", 4, None), " fünf")]
+    assert written(document(body)) == body
+
+
 def test_tabs_and_breaks_divide_and_edges_stay() -> None:
     body = ('<w:p><w:bookmarkStart w:id="1"/><w:r><w:t xml:space="preserve">1. </w:t><w:tab/>'
             '<w:t>Links</w:t><w:br/><w:t>Unten</w:t></w:r>'
@@ -152,6 +192,19 @@ def test_fields_keep_their_results_and_links_do_not() -> None:
     assert re.sub("<[^>]*>", " ", found).split() == [
         "HYPERLINK", '"https://example.org"', "The", "house", "is", "on", "page", "PAGE", "7", "."]
     assert found.count('"begin"') == found.count('"end"') == found.count('"separate"') == 2
+
+
+def test_a_formula_is_a_word_that_is_not_translated() -> None:
+    formula = ('<m:oMath xmlns:m="http://schemas.openxmlformats.org/officeDocument/2006/math"><m:sSup><m:e><m:r><m:t>x'
+               "</m:t></m:r></m:e><m:sup><m:r><m:t>2</m:t></m:r></m:sup></m:sSup></m:oMath>")
+    body = f"<w:p>{run('Für ')}{formula}{run(' gilt das nicht.')}</w:p>"
+    assert open_docx(document(body)).segments == [("Für ", Shielded("x2", 0), " gilt das nicht.")]
+    assert written(document(body)) == body
+    split = SplitSegments(open_docx(document(body)).segments, None)
+    assert [sentence.text for sentence in split.sentences] == ["Für X1 gilt das nicht."]
+    english = fakes.Fake("This is not true for X1.", [(0, 4), (1, 5), (2, 1), (3, 0), (4, 2)])
+    assert written(document(body), split.segments([english])) == (
+        f"<w:p>{run('This is not true for ')}{formula}{run('.')}</w:p>")
 
 
 def test_a_field_over_several_paragraphs_stays_where_it_is() -> None:

@@ -127,6 +127,19 @@ def test_invisible_items_do_not_divide_a_word(item: str) -> None:
     assert found.count(item) == 1 and found.replace(item, "") == "<text:p>The houseboat moves.</text:p>"
 
 
+@pytest.mark.parametrize(("start", "end"), [
+    ('<text:bookmark-start text:name="b"/>', '<text:bookmark-end text:name="b"/>'),
+    ('<text:change-start text:change-id="c"/>', '<text:change-end text:change-id="c"/>'),
+    ('<office:annotation office:name="a"><text:p>Kommentar</text:p></office:annotation>',
+     '<office:annotation-end office:name="a"/>')])
+def test_a_range_surrounds_the_translation_of_its_words(start: str, end: str) -> None:
+    body = f"<text:p>Ein {start}rotes Haus{end} brennt.</text:p>"
+    assert written(body) == body
+    french = fakes.Fake("Une maison rouge brûle.", [(0, 0), (1, 2), (2, 1), (3, 3)])
+    assert written(body, SplitSegments(segments(body), None).segments([french])) == (
+        f"<text:p>Une {start}maison rouge{end} brûle.</text:p>")
+
+
 def test_ruby_text_is_left_out() -> None:
     ruby = ('<text:ruby><text:ruby-base><text:span text:style-name="T1">日本</text:span></text:ruby-base>'
             "<text:ruby-text>にほん</text:ruby-text></text:ruby>")
