@@ -1,15 +1,18 @@
-"""The update at which a run ends, by which the learning rate decreases."""
+"""The update at which a run ends, by which the learning rate decreases; and limits that a resumed run gets."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from towernmt.callbacks.learning_rate import LearningRateSchedule
 from towernmt.callbacks.schedules import budget
+from towernmt.callbacks.stopping import StopAfterMinutes
+from towernmt.checkpoint.checkpoint_files import STATE, state_text
 from towernmt.dataflow.batches.batch_settings import BatchSettings
 from towernmt.dataflow.batches.batches import Batches
 from towernmt.dataflow.preparation.prepared_data import PreparedData
@@ -72,6 +75,26 @@ def test_the_rate_of_a_run_falls_to_the_end_of_its_epochs(data: PreparedData, ba
     assert rate.value(1) == peak
     assert rate.value(last) == pytest.approx(peak / last)
     assert rate.value(last + 1) == 0
+
+
+def save_state(run: RunDirectory, step: int, callbacks: dict[str, Any]) -> None:
+    """Write the state of a checkpoint."""
+    directory = run.checkpoints / f"step-{step}"
+    directory.mkdir(parents=True)
+    (directory / STATE).write_text(state_text({"step": step, "position": None, "callbacks": callbacks}))
+
+
+@pytest.mark.parametrize("callbacks", [
+    {"progress": {"target_tokens": 9.0, "seconds": 90.0}},      # of a run without the limit
+    {"progress": {"target_tokens": 9.0, "seconds": 91.0}, "stop_after_minutes": {"elapsed_seconds": 90.0}}])
+def test_the_time_before_a_resume_counts_even_if_it_had_no_limit(data: PreparedData, batches: Batches, tmp_path: Path,
+                                                                 callbacks: dict[str, Any]) -> None:
+    settings, run = default_settings("transformer"), RunDirectory(tmp_path / "run")
+    settings.train.minutes, settings.validation.steps = 3, 0
+    save_state(run, 5, callbacks)
+    made = make_callbacks(settings, data, run, None, GeneralQueueInput(batches), Components())
+    limit = next(callback for callback in made if isinstance(callback, StopAfterMinutes))
+    assert limit.elapsed_seconds == 90.0 and limit.share_used() == 0.5
 
 
 def test_the_epochs_of_a_stream_have_no_known_end() -> None:

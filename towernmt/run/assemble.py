@@ -25,7 +25,7 @@ from towernmt.callbacks.saver import CheckpointSaver
 from towernmt.callbacks.stopping import EarlyStopping, NaNGuard, StopAfterMinutes, StopAtStep, StopOnSignal
 from towernmt.callbacks.summaries import Histograms, LossScaleMonitor
 from towernmt.callbacks.validation_metrics import MEANS_OF_TRAINING, METRICS, mode_of
-from towernmt.checkpoint.checkpoint_files import latest_checkpoint
+from towernmt.checkpoint.checkpoint_files import CheckpointState, latest_checkpoint, read_state
 from towernmt.checkpoint.records import fingerprints
 from towernmt.core.errors import ALMOST_EQUAL, SettingsError, nearest
 from towernmt.core.graph_state import GraphSettings, LossScaling, configure_graph
@@ -41,6 +41,7 @@ from towernmt.optim.optimizer import make_optimizer
 from towernmt.run.directory import RunDirectory, model_from_settings
 from towernmt.run.initial_values import initial_values
 from towernmt.run.introduction import Introduction
+from towernmt.run.resume import trained_seconds
 from towernmt.run.run_settings import Settings, TrainSettings, width_of_model
 from towernmt.train.config import TrainConfig
 from towernmt.train.monitors import EventWriter, StatsWriter
@@ -75,6 +76,8 @@ def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, mo
         components: functions that make custom callbacks.
     """
     train, log, checkpoint = settings.train, settings.log, settings.checkpoint
+    latest = latest_checkpoint(run.checkpoints)
+    saved = None if latest is None else read_state(latest)
     metric: str | None = None       # the scalar of best checkpoints and early stopping
     scores: list[str] = []
     callbacks: list[Callback] = [*components.callbacks_before(), NaNGuard()]
@@ -89,7 +92,7 @@ def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, mo
                 model, data.valid_source, data.valid_target, data.source_vocabulary, data.target_vocabulary,
                 log.attention_pictures, settings.search.averaged, scores[0]))
     check_plateau(settings, scores)
-    limit = StopAfterMinutes(train.minutes) if train.minutes else None
+    limit = _time_limit(train, saved)
     end = last_update(train, source)
     callbacks.append(make_schedule(settings.schedule, settings.optimizer.learning_rate, width_of_model(settings), end,
                                    limit))
@@ -108,6 +111,22 @@ def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, mo
     if limit is not None:
         callbacks.append(limit)
     return callbacks
+
+
+def _time_limit(train: TrainSettings, saved: CheckpointState | None) -> StopAfterMinutes | None:
+    """Return the limit of `train.minutes`, or None; it counts the time before a resume, even if there was no limit.
+
+    Args:
+        train: the limits.
+        saved: state of the checkpoint to resume from; None for a new run.
+    """
+    if not train.minutes:
+        return None
+    limit = StopAfterMinutes(train.minutes)
+    seconds = None if saved is None else trained_seconds(saved)
+    if seconds is not None:
+        limit.restore_state({"elapsed_seconds": seconds})
+    return limit
 
 
 def last_update(train: TrainSettings, source: GeneralQueueInput) -> int:

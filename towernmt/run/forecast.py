@@ -15,7 +15,7 @@ from towernmt.run.averaged_end import check_average
 from towernmt.run.directory import RunDirectory
 from towernmt.run.memory_fit import GIB, peak_of_step, wants_search, with_fitting_batch, with_found_batch
 from towernmt.run.product_rates import product_rates
-from towernmt.run.resume import callback_number, check_data, check_resumable, check_run_vocabulary, why_finished
+from towernmt.run.resume import check_data, check_resumable, check_run_vocabulary, trained_seconds, why_finished
 from towernmt.run.rules.automatic_value import round_down
 from towernmt.run.run_settings import Settings
 from towernmt.run.training_conditions import TrainingConditions, training_conditions
@@ -130,7 +130,7 @@ def _made_before(run: RunDirectory | None) -> tuple[int, float]:
     if latest is None:
         return 0, 0.0
     state = read_state(latest)
-    return state.step, (callback_number(state, "progress", "seconds") or 0.0) / 60
+    return state.step, (trained_seconds(state) or 0.0) / 60
 
 
 def _minutes(settings: Settings, conditions: TrainingConditions) -> float | None:
