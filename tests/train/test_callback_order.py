@@ -65,6 +65,14 @@ def test_a_score_watcher_after_the_usual_ones_gets_each_score_at_once(
     assert saved["callbacks"]["after"]["scores"] == after.scores[:2]       # it stands before the saver
 
 
+def test_a_score_watcher_of_two_trainings_gets_the_scores_of_both() -> None:
+    """A program may pass the same callback to each attempt after a rollback."""
+    watcher = Watcher("both")
+    for _ in range(2):
+        train_plainly(lambda: SyncMultiGPUTrainer(towers=1), [Validator(), watcher], PlainModel(), batches=2)
+    assert watcher.scores == [[1, 1, 10.0], [2, 2, 20.0]] * 2
+
+
 class Refusing(Callback):
     """Refuses to train, as a saver does whose directory another process uses."""
 
