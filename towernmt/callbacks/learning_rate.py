@@ -132,7 +132,7 @@ class ReduceOnPlateau(LearningRateSchedule, ScoreWatcher):
 
     def restore_state(self, state: dict[str, Any]) -> None:
         self._reductions = int(state["reductions"])
-        if state["metric"] == self.metric:
+        if state["metric"] == self.metric and not self.forgets_scores:
             self._patience.restore_state(state["patience"])
 
 

@@ -183,10 +183,14 @@ class ScoreWatcher(StatefulCallback):
 
     Args:
         metric: name of the scalar.
+
+    Attributes:
+        forgets_scores: set before `restore_state` if the scores before a resume are not comparable with those after it,
+            because they are of other sentences.
     """
 
     def __init__(self, metric: str) -> None:
-        self.metric = metric
+        self.metric, self.forgets_scores = metric, False
         self._monitors: Any = None      # of the training that it watches
         self._observed_count = 0
 

@@ -195,7 +195,7 @@ class EarlyStopping(ScoreWatcher):
         return {**self._patience.state(), "metric": self.metric}
 
     def restore_state(self, state: dict[str, Any]) -> None:
-        if state["metric"] == self.metric:   # the patience of another metric is ignored
+        if state["metric"] == self.metric and not self.forgets_scores:   # the patience of another metric is ignored
             self._patience.restore_state(state)
 
 

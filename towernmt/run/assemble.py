@@ -22,6 +22,7 @@ from towernmt.callbacks.bleu_validator import BleuValidator
 from towernmt.callbacks.learning_rate import make_schedule
 from towernmt.callbacks.progress import Progress
 from towernmt.callbacks.saver import CheckpointSaver, restore_callback
+from towernmt.callbacks.stateful import ScoreWatcher
 from towernmt.callbacks.stopping import (
     EarlyStopping,
     EndOfEpochs,
@@ -86,6 +87,7 @@ def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, mo
     latest = latest_checkpoint(run.checkpoints)
     metric: str | None = None       # the scalar of best checkpoints and early stopping
     scores: list[str] = []
+    validator: BleuValidator | None = None
     callbacks: list[Callback] = [*components.callbacks_before(), NaNGuard()]
     if train.precision == "float16":
         callbacks.append(LossScaleMonitor())
@@ -117,7 +119,17 @@ def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, mo
         callbacks.append(StopAtStep(train.steps))
     if limit is not None:
         callbacks.append(limit)
+    if validator is not None and latest is not None:
+        _forget_scores_of_other_text(callbacks, validator, latest)
     return callbacks
+
+
+def _forget_scores_of_other_text(callbacks: Sequence[Callback], validator: BleuValidator, checkpoint: Path) -> None:
+    """Let the callbacks that watch a score begin again if its validation set had other sentences before a resume."""
+    saved = read_state(checkpoint).callbacks.get(validator.state_key)
+    for callback in callbacks:
+        if isinstance(callback, ScoreWatcher) and isinstance(saved, dict):
+            callback.forgets_scores = validator.had_other_text(saved, callback.metric)
 
 
 def _time_limit(train: TrainSettings, checkpoint: Path | None) -> StopAfterMinutes | None:
