@@ -178,6 +178,19 @@ def test_another_metric_begins_a_new_record_and_moves_the_old_best_checkpoints_a
     assert "Moved the best checkpoints by validation_bleu from" in caplog.text
 
 
+def test_scores_of_other_sentences_begin_a_new_record_and_move_the_old_best_checkpoints_aside(tmp_path, caplog):
+    state = Loop(tmp_path, keep=1).run([5.0, 2.0, 1.0]).best.state()
+    loop = Loop(tmp_path)
+    loop.best = BestCheckpoints(tmp_path / "best", saver=loop)
+    loop.best.trainer, loop.best.forgets_scores = loop, True
+    loop.best.restore_state(state)
+    loop.run([0.0, 0.0, 0.0, 3.0])
+    assert (tmp_path / "best.1/step-1/model").read_text() == "1"
+    assert [(entry["step"], entry["score"]) for entry in loop.best.entries] == [(4, 3.0)]
+    assert (tmp_path / "best/log").read_text() == "step 4 validation_bleu 3.000000\n"
+    assert "Moved the best checkpoints by scores of other validation sentences from" in caplog.text
+
+
 def test_a_score_of_an_extra_validation_at_the_last_step_survives_a_resume(tmp_path):
     loop = Loop(tmp_path, keep=1).run([1.0, 2.0])
     loop.global_step = 3

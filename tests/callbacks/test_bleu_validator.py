@@ -334,6 +334,22 @@ def test_the_best_by_another_metric_is_forgotten():
     assert (loss.best_score, loss.best_step, loss.state()["last_step"]) == (None, 0, 4)
 
 
+def test_the_best_of_other_sentences_is_forgotten():
+    def with_talks(count, metric_set):
+        return validator(more_sets=[ValidationSet("talks", LINES[:count], [LINES[:count]])], metric_set=metric_set)
+
+    memory = {**with_talks(2, "mean").state(), "best_score": 30.0, "best_step": 2, "last_step": 4}
+    same, other = with_talks(2, "mean"), with_talks(3, "mean")
+    same.restore_state(memory)
+    other.restore_state(memory)
+    assert (same.best_score, same.best_step) == (30.0, 2)
+    assert (other.best_score, other.best_step, other.state()["last_step"]) == (None, 0, 4)
+    names = ("validation_bleu", "validation_bleu/talks", "validation_bleu/mean", "custom", "validation_bleu/other")
+    assert [other.had_other_text(memory, name) for name in names] == [False, True, True, False, False]
+    assert not any(same.had_other_text(memory, name) for name in names)
+    assert not other.had_other_text({"last_step": 4}, "validation_bleu/talks")      # of an older version
+
+
 def test_metrics_that_cannot_be_had_are_refused():
     with pytest.raises(SettingsError, match="metric=rouge is not one of bleu, chrf, loss, perplexity"):
         validator(metric="rouge")

@@ -62,6 +62,15 @@ def test_patience_with_another_metric_counts_for_nothing_after_a_resume(train, p
     assert trainer.loop.global_step == 5
 
 
+def test_patience_with_other_sentences_counts_for_nothing_after_a_resume(train, put_scores):
+    before, after = EarlyStopping(patience=2), EarlyStopping(patience=2)
+    train([put_scores({1: 50.0, 2: 1.0}), before], steps=2)
+    after.forgets_scores = True
+    after.restore_state(before.state())
+    trainer, _ = train([put_scores({3: 30.0, 4: 31.0, 5: 31.0, 6: 30.0}), after], steps=20, start=2)
+    assert trainer.loop.global_step == 6
+
+
 def test_a_run_that_stopped_early_stops_at_once_when_started_again(train, put_scores):
     before, after, longer = (EarlyStopping(patience=p) for p in (1, 1, 2))
     train([put_scores({1: 2.0, 2: 1.0}), before], steps=5)

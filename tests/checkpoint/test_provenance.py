@@ -169,6 +169,7 @@ def test_the_validation_at_the_end_is_in_the_checkpoint_that_was_saved_before_it
     ({"position": '{"epoch": 2, "block": 0, "batch": 0}'}, {"steps": 0, "epochs": 2}, "train.epochs=2"),
     ({"position": '{"epoch": 1, "block": 3, "batch": 0}'}, {"steps": 0, "epochs": 2}, ""),
     ({"callbacks": {"stop_after_minutes": {"elapsed_seconds": 60.0}}}, {"steps": 0, "minutes": 1.0}, "train.minutes=1"),
+    ({"callbacks": {"progress": {"seconds": 60.0}}}, {"steps": 0, "minutes": 1.0}, "train.minutes=1"),
     ({"callbacks": {"early_stopping": {"failures": 3, "metric": "validation_bleu"}}},
      {"steps": 0, "stop_patience": 3}, "train.stop_patience=3"),
     ({"callbacks": {"early_stopping": {"failures": 3, "metric": "validation_loss"}}},

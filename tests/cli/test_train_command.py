@@ -415,14 +415,17 @@ def test_a_dry_run_prints_settings_and_a_forecast_and_writes_nothing(data, tmp_p
     assert lines[-1] == "Nothing was trained or written."
 
 
-def test_a_dry_run_reports_a_finished_run_and_refuses_another_model(six_steps, data, capsys):
+def test_a_dry_run_reports_a_finished_run_and_refuses_what_it_cannot_resume_with(six_steps, data, capsys):
     command = ["train", "--data", str(data), "--logdir", str(six_steps), "--dry-run"]
     assert main(command) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"{six_steps} is finished: train.steps=6 is reached at step 6. To resume it, pass a higher limit (--set ...).",
         "Nothing was trained or written."]
-    assert main([*command, "--set", "train.steps=9", "model.hidden_size=32"]) == 1
-    assert "holds a run with model.hidden_size=16, not 32" in capsys.readouterr().err
+    for change, message in (("model.hidden_size=32", "holds a run with model.hidden_size=16, not 32"),
+                            ("data.batch_tokens=50", "data.batch_tokens changed from 100 to 50, but the data position"),
+                            ("data.memory_gb=3", "data.memory_gb changed from 0 to 3, which changes data.batch_tokens")):
+        assert main([*command, "--set", "train.steps=9", change]) == 1
+        assert message in capsys.readouterr().err
 
 
 def test_a_dry_run_of_a_resumed_run_counts_what_it_has_made(six_steps, data, monkeypatch):

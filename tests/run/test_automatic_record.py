@@ -75,6 +75,19 @@ def test_a_resumed_run_changes_to_or_from_noam_only_with_a_new_rate(tmp_path, ol
     assert resolve_settings(SettingsSources(run=run)).settings.schedule.name == old
 
 
+@pytest.mark.parametrize("change", [{"init.embeddings": "cooccurrence"}, {"init.checkpoint": ""},
+                                    {"init.source_embeddings": "vectors.npy"}])
+def test_other_initial_values_are_refused_if_the_run_has_begun(tmp_path, change):
+    run = run_with(tmp_path, CHOSEN)
+    save_yaml(apply_overrides(default_settings(), {"init.checkpoint": "runs/a"}), run.path / "settings.yaml")
+    with pytest.raises(SettingsError, match=f"{next(iter(change))}=.* is for new runs, .* leave it out to resume"):
+        resolve_settings(SettingsSources(run=run, overrides=(Overrides("--set", change),)))
+    same = Overrides("--set", {"init.checkpoint": "runs/a", "train.steps": 3})
+    assert resolve_settings(SettingsSources(run=run, overrides=(same,))).settings.init.checkpoint == "runs/a"
+    (run.path / "automatic.yaml").unlink()      # the run has not begun
+    assert resolve_settings(SettingsSources(run=run, overrides=(Overrides("--set", change),))).settings.init
+
+
 @pytest.mark.parametrize(("chosen", "minutes"), [(CHOSEN, 10), (None, 600), ({"--towers": 2}, 600)])
 def test_nothing_is_told_of_the_same_limit_or_where_nothing_was_chosen_by_it(tmp_path, chosen, minutes):
     run = run_with(tmp_path, chosen)

@@ -18,7 +18,7 @@ from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.run.directory import RunDirectory
 from towernmt.run.resolve import Overrides, SettingsSources, resolve_settings
-from towernmt.run.run_settings import default_settings
+from towernmt.run.run_settings import Settings, default_settings
 from towernmt.run.started_run import StartingModel, check_data_of_start, starting_settings
 
 SAVED = {"model.hidden_size": 32, "model.heads": 2, "model.postprocess": "drn", "model.preprocess": "",
@@ -154,6 +154,23 @@ def test_a_model_is_the_same_under_another_path(start: StartingModel, tmp_path: 
     assert resolved(at("../first"), run=run).init.checkpoint == "../first"
     shutil.move(start.run.path, "moved")
     assert resolved(at("moved"), run=run).init.checkpoint == "moved"
+
+
+def test_initial_values_of_settings_are_those_of_a_starting_model(start: StartingModel, tmp_path: Path) -> None:
+    """As with --start, the weights decide for init.checkpoint, and a run that has begun accepts no others."""
+    run = begun(RunDirectory(tmp_path / "second"), start)
+    (run.path / "automatic.yaml").write_text("")
+
+    def resumed(path: Path) -> Settings:
+        sources = SettingsSources(run=run, overrides=(Overrides("--set", {"init.checkpoint": str(path)}),))
+        return resolve_settings(sources).settings
+
+    shutil.copytree(start.run.path, tmp_path / "copy")
+    assert resumed(tmp_path / "copy").init.checkpoint == str(tmp_path / "copy")
+    write_checkpoint(SavedRun(tmp_path / "copy"), "trained further")
+    with pytest.raises(SettingsError, match="init.checkpoint=.*copy is for new runs, but .*second holds a run that "
+                                            "began with init.checkpoint=.*first: leave it out to resume the run"):
+        resumed(tmp_path / "copy")
 
 
 def test_another_model_under_the_same_path_is_refused(start: StartingModel, tmp_path: Path,

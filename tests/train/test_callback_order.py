@@ -14,6 +14,7 @@ from tests.train.plain_model import PlainModel, train_plainly
 from towernmt.callbacks.saver import CheckpointSaver
 from towernmt.callbacks.stateful import ScoreWatcher
 from towernmt.callbacks.stopping import StopAtStep
+from towernmt.checkpoint.checkpoint_files import STATE, state_text
 from towernmt.core.errors import SettingsError
 from towernmt.run import assemble
 from towernmt.run.assemble import Components
@@ -63,6 +64,40 @@ def test_a_score_watcher_after_the_usual_ones_gets_each_score_at_once(
     assert after.scores == [[1, 1, 10.0], [2, 2, 20.0], [3, 3, 30.0]]
     saved = json.loads((tmp_path / "checkpoints" / "step-2" / "state.json").read_text())
     assert saved["callbacks"]["after"]["scores"] == after.scores[:2]       # it stands before the saver
+
+
+@pytest.mark.parametrize("sentences", [200, 500])
+def test_watchers_of_a_resumed_run_forget_the_scores_of_other_sentences(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sentences: int) -> None:
+    class Comparing(Validator):
+        state_key = "bleu_validator"
+
+        def had_other_text(self, state: dict[str, Any], scalar: str) -> bool:
+            return bool(state["sentences"] != sentences)
+
+    monkeypatch.setattr(assemble, "make_validator", lambda *_: Comparing())
+    monkeypatch.setattr(assemble, "fingerprints", lambda _: {})
+    checkpoint = tmp_path / "checkpoints" / "step-4"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / STATE).write_text(state_text({"step": 4, "position": None, "callbacks": {
+        "bleu_validator": {"sentences": 200}}}))
+    settings = default_settings("transformer")
+    settings.train.stop_patience, settings.log.attention_pictures, settings.schedule.name = 3, 0, "plateau"
+    data: Any = SimpleNamespace(validation_sets=[None])
+    callbacks = assemble.make_callbacks(
+        settings, data, RunDirectory(tmp_path), PlainModel(), None,  # type: ignore[arg-type]
+        Components(callbacks_after=lambda: [Watcher("custom")]))
+    watchers = [callback for callback in callbacks if isinstance(callback, ScoreWatcher)]
+    assert len(watchers) == 4       # the schedule, early stopping, the best checkpoints, and the custom one
+    assert [watcher.forgets_scores for watcher in watchers] == [sentences != 200] * 4
+
+
+def test_a_score_watcher_of_two_trainings_gets_the_scores_of_both() -> None:
+    """A program may pass the same callback to each attempt after a rollback."""
+    watcher = Watcher("both")
+    for _ in range(2):
+        train_plainly(lambda: SyncMultiGPUTrainer(towers=1), [Validator(), watcher], PlainModel(), batches=2)
+    assert watcher.scores == [[1, 1, 10.0], [2, 2, 20.0]] * 2
 
 
 class Refusing(Callback):

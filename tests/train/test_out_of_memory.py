@@ -98,10 +98,14 @@ def test_one_more_skipped_batch_than_allowed_ends_training_with_a_message(tmp_pa
         train(tmp_path / "none", too_large=[0], limit=0)
 
 
-def test_an_update_cycle_restarts_after_a_skipped_batch(tmp_path):
-    model, trainer, step = train(tmp_path, too_large=[1, 4], update_cycle=2)
-    assert model.trained == [0, 2, 3, 5, 6, 7]     # 0 was collected, and went with 1
-    assert trainer.skipped_batches == 2 and step == 3
+def test_an_update_cycle_restarts_after_a_skipped_batch(tmp_path, caplog):
+    caplog.set_level(logging.WARNING, "tensorpack")
+    model, trainer, step = train(tmp_path, too_large=[1, 3, 6], count=9, update_cycle=2)
+    assert model.trained == [0, 2, 4, 5, 7, 8]     # 0 and 2 were collected, and went with 1 and 3
+    assert trainer.skipped_batches == 3 and step == 2
+    for skipped in ("step 1: batch 2 after the beginning", "step 1: batch 4 after the beginning",
+                    f"step 2: batch 1 after {Position(0, 0, 6).to_json()}"):
+        assert skipped in caplog.text
 
 
 def test_a_broken_source_after_such_a_batch_is_an_error_all_the_same(tmp_path):

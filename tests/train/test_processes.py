@@ -138,10 +138,10 @@ def test_a_value_that_is_not_finite_in_another_process_ends_this_one_before_it_s
 
 def test_a_process_that_reads_other_batches_ends_all_before_they_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
                                                                       ) -> None:
-    """The seventh agreement is the second one about the position after the second update."""
+    """The sixth agreement is the second one about the position after the second update."""
     monkeypatch.setattr(callback_group, "COMPARED_STEPS", 2)
-    saver = CheckpointSaver(tmp_path, every_steps=0)
-    with in_world(Scripted(0, 7, Decision.CONTINUE)), pytest.raises(DataError, match="At step 2, the workers no"):
+    saver = CheckpointSaver(tmp_path, every_steps=2)
+    with in_world(Scripted(0, 6, Decision.CONTINUE)), pytest.raises(DataError, match="At step 2, the workers no"):
         train_plainly(trainer, [saver, StopAtStep(3)], PlainModel())
     assert saver.latest() == tmp_path / "step-0"
 

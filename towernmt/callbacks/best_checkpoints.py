@@ -35,7 +35,7 @@ class BestCheckpoints(ScoreWatcher):
 
     After a killed process, the next start repairs record, log and directories. The record then has the entries of the
     resumed checkpoint and of the file, without steps later than the resumed one, which the run repeats. If the record
-    is of a different metric, its checkpoints are moved to `directory.1`, and a new record begins.
+    is of a different metric or of other sentences, its checkpoints are moved to `directory.1`, and a new record begins.
 
     Args:
         directory: directory of the best checkpoints, such as `logdir/best`.
@@ -73,6 +73,8 @@ class BestCheckpoints(ScoreWatcher):
         return {"entries": self._entries, "last": self._last_evaluation}
 
     def restore_state(self, state: dict[str, Any]) -> None:
+        if self.forgets_scores:
+            return
         self._entries = [asdict(entry) for entry in typed_value(state["entries"], list[BestEntry], "entries")]
         evaluation = state["last"]        # its score may be NaN or infinite
         self._last_evaluation = None if evaluation is None else {
@@ -128,11 +130,14 @@ class BestCheckpoints(ScoreWatcher):
         """Bring record, log and directories into line with the step that training starts from."""
         start_step = self.global_step
         recorded = [asdict(entry) for entry in read_record(self.directory)]
-        candidates = [entry for entry in [*recorded, *self._entries]
-                      if entry["step"] <= start_step and entry["metric"] == self.metric]
+        candidates = [] if self.forgets_scores else [
+            entry for entry in [*recorded, *self._entries]
+            if entry["step"] <= start_step and entry["metric"] == self.metric]
         recorded_metric = next((entry["metric"] for entry in recorded if entry["metric"] != self.metric), None)
         if recorded_metric is not None:
             self._set_aside(f"the best checkpoints by {recorded_metric}")
+        elif recorded and self.forgets_scores:
+            self._set_aside("the best checkpoints by scores of other validation sentences")
         elif start_step == 0 and not candidates and (self.directory / RECORD).exists():
             self._set_aside("the best checkpoints of another run")
         self._entries = self._existing_entries(self._best_of(candidates))

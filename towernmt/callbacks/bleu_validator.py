@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from towernmt.callbacks.validation_metrics import (
     scores_of_sets,
 )
 from towernmt.callbacks.validation_towers import StoppedError, ValidationTowers
+from towernmt.checkpoint.records import validation_fingerprint
 from towernmt.core.errors import DivergenceError, SettingsError
 from towernmt.core.world import current_world
 from towernmt.dataflow.text.text_lines import line_hash
@@ -167,19 +169,33 @@ class BleuValidator(StatefulCallback):
                                         batch_tokens, before_batch=self._check_signals)
         self.best_score: float | None = None
         self.best_step = 0
+        self._texts = {tag: validation_fingerprint([replace(validation, name="")])
+                       for tag, validation in zip(self._tags, self._sets, strict=True)}
         self._last_step = _NEVER if at_start else 0
         self._seconds_before = 0.0      # of the interval in minutes, before a resume
 
     def state(self) -> dict[str, Any]:
         seconds = {"seconds": self._period.seconds} if self._period.minutes else {}
         return {"best_score": self.best_score, "best_step": self.best_step, "last_step": self._last_step,
-                "metric": self.metric, **seconds}
+                "metric": self.metric, "texts": self._texts, **seconds}
 
     def restore_state(self, state: dict[str, Any]) -> None:
         self._last_step, self._seconds_before = int(state["last_step"]), float(state.get("seconds", 0.0))
-        if state["metric"] == self.metric:
+        if state["metric"] == self.metric and not self.had_other_text(state, self.metric or ""):
             best_score = state["best_score"]
             self.best_score, self.best_step = None if best_score is None else float(best_score), int(state["best_step"])
+
+    def had_other_text(self, state: dict[str, Any], scalar: str) -> bool:
+        """Return whether a scalar was computed on other sentences, so that its values are not comparable.
+
+        Args:
+            state: an earlier state of this callback.
+            scalar: name of the scalar; False for one that this callback does not record.
+        """
+        texts, tag = state.get("texts", {}), scalar.partition("/")[2]
+        if self._with_mean and tag == MEAN_OF_SETS:
+            return bool(texts) and texts != self._texts
+        return scalar in self.scalars and tag in texts and texts[tag] != self._texts[tag]
 
     def _setup_graph(self) -> None:
         self._towers.build(self.trainer, self._with_loss)

@@ -15,7 +15,7 @@ from tensorpack.utils import logger
 
 from towernmt.callbacks.schedules import PLATEAU, RATES, Rate, ScheduleSettings, check_positive, constant
 from towernmt.callbacks.stateful import Patience, ScoreWatcher
-from towernmt.callbacks.stopping import StopAfterMinutes
+from towernmt.callbacks.stopping import EndOfEpochs, StopAfterMinutes
 from towernmt.callbacks.validation_metrics import mode_of
 from towernmt.core.errors import SettingsError
 from towernmt.core.settings import check_ranges
@@ -132,12 +132,13 @@ class ReduceOnPlateau(LearningRateSchedule, ScoreWatcher):
 
     def restore_state(self, state: dict[str, Any]) -> None:
         self._reductions = int(state["reductions"])
-        if state["metric"] == self.metric:
+        if state["metric"] == self.metric and not self.forgets_scores:
             self._patience.restore_state(state["patience"])
 
 
 def make_schedule(settings: ScheduleSettings, learning_rate: float, hidden_size: int, steps: int = 0,
-                  limit: StopAfterMinutes | None = None) -> LearningRateSchedule:
+                  limit: StopAfterMinutes | None = None, end_of_epochs: EndOfEpochs | None = None
+                  ) -> LearningRateSchedule:
     """Return the callback of the schedule in `settings`.
 
     A function of `RATES` receives settings and the other arguments by the names of its parameters.
@@ -146,8 +147,9 @@ def make_schedule(settings: ScheduleSettings, learning_rate: float, hidden_size:
         settings: the settings `schedule.*`.
         learning_rate: peak (or constant) learning rate; for `noam` its `scale`, usually 1 or 2; unused by `piecewise`.
         hidden_size: width of the model, for `noam`.
-        steps: the last update of the run, for `budget`; 0: not known.
+        steps: the limit of updates of the run, for `budget`; 0: no such limit.
         limit: the time limit of the run, for `budget`; None: no time limit.
+        end_of_epochs: the end of the epochs of the run, for `budget`; None: not limited, or not known.
 
     Raises:
         SettingsError: the settings contradict each other.
@@ -157,6 +159,7 @@ def make_schedule(settings: ScheduleSettings, learning_rate: float, hidden_size:
         return ReduceOnPlateau(learning_rate, settings.warmup_steps, settings.metric, settings.patience,
                                settings.factor, minimum=settings.minimum, mode=mode_of(settings.metric))
     values = {**vars(settings), "learning_rate": learning_rate, "scale": learning_rate, "hidden_size": hidden_size,
-              "steps": steps, "elapsed": None if limit is None else limit.share_used}
+              "steps": steps, "elapsed": None if limit is None else limit.share_used,
+              "of_epochs": None if end_of_epochs is None else end_of_epochs.share_used}
     make = RATES[settings.name]
     return LearningRateSchedule(make(**{name: values[name] for name in inspect.signature(make).parameters}))

@@ -26,6 +26,7 @@ from towernmt.checkpoint.checkpoint_files import (
     CHECKSUM,
     STATE,
     CheckpointState,
+    check_position_settings,
     checkpoint_path,
     keep_last,
     latest_checkpoint,
@@ -90,21 +91,13 @@ class CheckpointSaver(Callback):
                 raise CheckpointError(f"{checkpoint} was made with a different {name}: pass the same {name}, or "
                                       "train in another directory.")
         if hasattr(self.data, "start_from"):
-            self._check_position_settings(state, file)
+            check_position_settings(state, checkpoint, self._position_settings())
             self._restore_position(state, file)
         for callback in _stateful(callbacks):
-            if callback.state_key in state.callbacks:
-                _restore_callback(callback, state.callbacks[callback.state_key], file)
+            restore_callback(callback, state.callbacks, file)
         saved_state = json.loads(file.read_bytes())
         del saved_state[CHECKSUM], saved_state["format"]
         self._saved_step, self._saved_state = state.step, saved_state
-
-    def _check_position_settings(self, state: CheckpointState, file: Path) -> None:
-        changes = state.changes(self._position_settings()) if state.in_epoch else ""
-        if changes:
-            raise CheckpointError(f"{changes}, but the data position in {file} depends on it: restore the old value "
-                                  "to resume, or train with the new value in another --logdir that starts from the "
-                                  f"parameters of this run (--set init.checkpoint={self.directory.parent}).")
 
     def _position_settings(self) -> dict[str, Any]:
         settings: dict[str, Any] = json.loads(json.dumps(getattr(self.data, "position_settings", {})))
@@ -253,9 +246,21 @@ def _identity(directory: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _restore_callback(callback: StatefulCallback, state: Any, file: Path) -> None:
+def restore_callback(callback: StatefulCallback, states: Mapping[str, Any], file: Path) -> None:
+    """Restore the state of a callback, if a checkpoint has it.
+
+    Args:
+        callback: the callback.
+        states: the states of all callbacks in the checkpoint, by their keys.
+        file: the `state.json` of the checkpoint.
+
+    Raises:
+        CheckpointError: another callback wrote the state, or it is damaged.
+    """
+    if callback.state_key not in states:
+        return
     try:
-        callback.restore_state(state)
+        callback.restore_state(states[callback.state_key])
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise CheckpointError(f"{file}: the field `callbacks.{callback.state_key}` is not what "
                               f"{type(callback).__name__} wrote ({type(error).__name__}: {error}); restore the file, "

@@ -105,7 +105,7 @@ def exponential(learning_rate: float, decay_steps: int, decay_rate: float = 0.5,
 
 
 def budget(learning_rate: float, steps: int = 0, elapsed: Callable[[], float] | None = None, warmup_steps: int = 0,
-           end_learning_rate: float = 0.0) -> Rate:
+           end_learning_rate: float = 0.0, of_epochs: Callable[[int], float] | None = None) -> Rate:
     """Return a function that falls linearly to `end_learning_rate` at the end of the run (Li et al. 2020).
 
     With `elapsed` the rate follows the clock, so two runs differ, and a resumed run differs from an uninterrupted one.
@@ -113,16 +113,17 @@ def budget(learning_rate: float, steps: int = 0, elapsed: Callable[[], float] | 
     Args:
         learning_rate: the rate at the start.
         steps: the last update of the run; 0: not known.
-        elapsed: returns the used share of the time limit, 0 to 1; None: no time limit. With two limits, the nearer one
-            counts.
+        elapsed: returns the used share of the time limit, 0 to 1; None: no time limit. Of several limits, the nearest
+            one counts.
         warmup_steps: updates of linear warm-up.
         end_learning_rate: the rate at the end of the run.
+        of_epochs: returns the used share of the epochs before an update; None: no limit of epochs.
 
     Raises:
         SettingsError: the run has no limit.
     """
     warm = _warmup("budget", warmup_steps)
-    if not steps and elapsed is None:
+    if not steps and elapsed is None and of_epochs is None:
         raise SettingsError("schedule.name=budget needs a limit to decay to: set train.steps, train.minutes, or (not "
                             "for a stream, whose epochs have no known size) train.epochs.")
 
@@ -130,6 +131,8 @@ def budget(learning_rate: float, steps: int = 0, elapsed: Callable[[], float] | 
         used_share = (step - 1) / steps if steps else 0.0
         if elapsed is not None:
             used_share = max(used_share, elapsed())
+        if of_epochs is not None:
+            used_share = max(used_share, of_epochs(step))
         return (learning_rate + (end_learning_rate - learning_rate) * min(1.0, used_share)) * warm(step)
 
     return rate

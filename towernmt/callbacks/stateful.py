@@ -183,10 +183,15 @@ class ScoreWatcher(StatefulCallback):
 
     Args:
         metric: name of the scalar.
+
+    Attributes:
+        forgets_scores: set before `restore_state` if the scores before a resume are not comparable with those after it,
+            because they are of other sentences.
     """
 
     def __init__(self, metric: str) -> None:
-        self.metric = metric
+        self.metric, self.forgets_scores = metric, False
+        self._monitors: Any = None      # of the training that it watches
         self._observed_count = 0
 
     def _on_score(self, step: int, score: float) -> None:
@@ -195,7 +200,10 @@ class ScoreWatcher(StatefulCallback):
 
     def observe(self) -> None:
         """Pass on the values that were recorded since the last call."""
-        history = self.trainer.monitors.get_history(self.metric)
+        monitors = self.trainer.monitors
+        if monitors is not self._monitors:      # another training, such as that after a rollback
+            self._monitors, self._observed_count = monitors, 0
+        history = monitors.get_history(self.metric)
         while self._observed_count < len(history):
             step, score = history[self._observed_count]
             self._observed_count += 1

@@ -113,6 +113,48 @@ class StopAfterMinutes(StatefulCallback):
         self._previous_seconds = float(state["elapsed_seconds"])
 
 
+class EndOfEpochs(StatefulCallback):
+    """Estimates the update at which the epochs of a run end.
+
+    A run may resume with batches of another size or with another update cycle, and then makes more or fewer updates in
+    an epoch. The updates before that count as the share of the epochs that they made.
+
+    Args:
+        epochs: number of epochs of the run.
+        batches: number of batches in an epoch.
+        update_cycle: batches per update.
+    """
+
+    state_key = "end_of_epochs"
+
+    def __init__(self, epochs: int, batches: int, update_cycle: int = 1) -> None:
+        self._epochs, self._batches, self._update_cycle = epochs, batches, update_cycle
+        self._first_step = self._first_batch = 0    # updates before these sizes, and their batches of the present size
+
+    def last_update(self) -> int:
+        """Return the update at which the epochs end; it may have fewer batches than `update_cycle`."""
+        batches_left = self._epochs * self._batches - self._first_batch
+        return max(1, self._first_step + -(-batches_left // self._update_cycle))
+
+    def share_used(self, step: int) -> float:
+        """Return the share of the epochs that is used before update `step` (from 1); it may exceed 1."""
+        share_before = self._first_batch / (self._epochs * self._batches)
+        updates = self.last_update() - self._first_step
+        return share_before + (1 - share_before) * (step - 1 - self._first_step) / updates if updates > 0 else 1.0
+
+    def state(self) -> dict[str, Any]:
+        return {"batches": self._batches, "update_cycle": self._update_cycle, "first_step": self._first_step,
+                "first_batch": self._first_batch, "step": self.global_step}
+
+    def restore_state(self, state: dict[str, Any]) -> None:
+        first_step, first_batch, step = (int(state[name]) for name in ("first_step", "first_batch", "step"))
+        batches, update_cycle = int(state["batches"]), int(state["update_cycle"])
+        if (batches, update_cycle) != (self._batches, self._update_cycle):
+            batches_read = first_batch + (step - first_step) * update_cycle     # of the old size
+            first_step, first_batch = step, round(batches_read * self._batches / batches)
+        self._first_step, self._first_batch = first_step, first_batch
+
+
 class EarlyStopping(ScoreWatcher):
     """Ends training after `patience` validations in a row without improvement.
 
@@ -153,7 +195,7 @@ class EarlyStopping(ScoreWatcher):
         return {**self._patience.state(), "metric": self.metric}
 
     def restore_state(self, state: dict[str, Any]) -> None:
-        if state["metric"] == self.metric:   # the patience of another metric is ignored
+        if state["metric"] == self.metric and not self.forgets_scores:   # the patience of another metric is ignored
             self._patience.restore_state(state)
 
 

@@ -341,6 +341,23 @@ def parse_state(content: bytes, checkpoint: Path) -> CheckpointState:
         raise CheckpointError(f"{checkpoint / STATE}: {error}. {_advice(checkpoint)}") from None
 
 
+def check_position_settings(state: CheckpointState, checkpoint: Path, settings: Mapping[str, Any]) -> None:
+    """Refuse to resume inside an epoch if a setting that the data position depends on has changed.
+
+    Args:
+        state: state of the checkpoint.
+        checkpoint: its directory, `RUN/checkpoints/step-N`.
+        settings: the settings with which the run would resume, by name.
+
+    Raises:
+        CheckpointError: the message names the changed settings.
+    """
+    if state.in_epoch and (changes := state.changes(settings)):
+        raise CheckpointError(f"{changes}, but the data position in {checkpoint / STATE} depends on it: restore the "
+                              "old value to resume, or train with the new value in another --logdir that starts from "
+                              f"the parameters of this run (--set init.checkpoint={checkpoint.parent.parent}).")
+
+
 def _as_text(value: Any) -> str:
     return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
 

@@ -61,6 +61,7 @@ from towernmt.predict.translator import Translator
 from towernmt.run.directory import RunDirectory
 from towernmt.run.launch import train_resolved_settings
 from towernmt.run.resolve import Overrides, SettingsSources, resolve_settings
+from towernmt.run.resume import trained_seconds
 from towernmt.run.run_settings import Settings
 
 MAX_CHECKED_TRANSLATIONS = 100
@@ -240,8 +241,7 @@ class _Stages:
     def _model_seconds(self) -> float | None:
         """Return the seconds of training of the first model, with its validations; None if unknown."""
         checkpoint = None if self._job.models else latest_checkpoint(self._model.checkpoints)
-        trained = None if checkpoint is None else read_state(checkpoint).callbacks.get("progress")
-        return float(trained["seconds"]) if trained and "seconds" in trained else None
+        return None if checkpoint is None else trained_seconds(read_state(checkpoint))
 
     def _prepare(self) -> None:
         if (self._prepared / MANIFEST).is_file():

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from tensorpack.callbacks import Callback
@@ -21,11 +21,19 @@ from towernmt.callbacks.best_checkpoints import BestCheckpoints
 from towernmt.callbacks.bleu_validator import BleuValidator
 from towernmt.callbacks.learning_rate import make_schedule
 from towernmt.callbacks.progress import Progress
-from towernmt.callbacks.saver import CheckpointSaver
-from towernmt.callbacks.stopping import EarlyStopping, NaNGuard, StopAfterMinutes, StopAtStep, StopOnSignal
+from towernmt.callbacks.saver import CheckpointSaver, restore_callback
+from towernmt.callbacks.stateful import ScoreWatcher
+from towernmt.callbacks.stopping import (
+    EarlyStopping,
+    EndOfEpochs,
+    NaNGuard,
+    StopAfterMinutes,
+    StopAtStep,
+    StopOnSignal,
+)
 from towernmt.callbacks.summaries import Histograms, LossScaleMonitor
 from towernmt.callbacks.validation_metrics import MEANS_OF_TRAINING, METRICS, mode_of
-from towernmt.checkpoint.checkpoint_files import latest_checkpoint
+from towernmt.checkpoint.checkpoint_files import STATE, latest_checkpoint, read_state
 from towernmt.checkpoint.records import fingerprints
 from towernmt.core.errors import ALMOST_EQUAL, SettingsError, nearest
 from towernmt.core.graph_state import GraphSettings, LossScaling, configure_graph
@@ -41,6 +49,7 @@ from towernmt.optim.optimizer import make_optimizer
 from towernmt.run.directory import RunDirectory, model_from_settings
 from towernmt.run.initial_values import initial_values
 from towernmt.run.introduction import Introduction
+from towernmt.run.resume import trained_seconds
 from towernmt.run.run_settings import Settings, TrainSettings, width_of_model
 from towernmt.train.config import TrainConfig
 from towernmt.train.monitors import EventWriter, StatsWriter
@@ -75,8 +84,10 @@ def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, mo
         components: functions that make custom callbacks.
     """
     train, log, checkpoint = settings.train, settings.log, settings.checkpoint
+    latest = latest_checkpoint(run.checkpoints)
     metric: str | None = None       # the scalar of best checkpoints and early stopping
     scores: list[str] = []
+    validator: BleuValidator | None = None
     callbacks: list[Callback] = [*components.callbacks_before(), NaNGuard()]
     if train.precision == "float16":
         callbacks.append(LossScaleMonitor())
@@ -89,10 +100,11 @@ def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, mo
                 model, data.valid_source, data.valid_target, data.source_vocabulary, data.target_vocabulary,
                 log.attention_pictures, settings.search.averaged, scores[0]))
     check_plateau(settings, scores)
-    limit = StopAfterMinutes(train.minutes) if train.minutes else None
-    end = last_update(train, source)
-    callbacks.append(make_schedule(settings.schedule, settings.optimizer.learning_rate, width_of_model(settings), end,
-                                   limit))
+    limit = _time_limit(train, latest)
+    end_of_epochs = estimated_end(train, source, latest)
+    callbacks += [] if end_of_epochs is None else [end_of_epochs]
+    callbacks.append(make_schedule(settings.schedule, settings.optimizer.learning_rate, width_of_model(settings),
+                                   train.steps, limit, end_of_epochs))
     if metric and train.stop_patience:
         callbacks.append(EarlyStopping(metric, train.stop_patience, mode=mode_of(metric)))
     if metric and checkpoint.keep_best:
@@ -102,24 +114,66 @@ def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, mo
     if log.histograms:
         callbacks.append(Histograms(log.histograms))
     callbacks += [Introduction(settings, data, run, metric is not None), *components.callbacks_after(), saver,
-                  Progress(log.steps, expected_end=end), QueueMonitor(source, log.steps)]
+                  Progress(log.steps, expected_end=last_update(train, end_of_epochs)), QueueMonitor(source, log.steps)]
     if train.steps:
         callbacks.append(StopAtStep(train.steps))
     if limit is not None:
         callbacks.append(limit)
+    if validator is not None and latest is not None:
+        _forget_scores_of_other_text(callbacks, validator, latest)
     return callbacks
 
 
-def last_update(train: TrainSettings, source: GeneralQueueInput) -> int:
-    """Return the update at which `train.steps` or `train.epochs` ends a run, whichever is earlier; 0 without both.
+def _forget_scores_of_other_text(callbacks: Sequence[Callback], validator: BleuValidator, checkpoint: Path) -> None:
+    """Let the callbacks that watch a score begin again if its validation set had other sentences before a resume."""
+    saved = read_state(checkpoint).callbacks.get(validator.state_key)
+    for callback in callbacks:
+        if isinstance(callback, ScoreWatcher) and isinstance(saved, dict):
+            callback.forgets_scores = validator.had_other_text(saved, callback.metric)
 
-    The end of the epochs is an estimate if the corpus has several blocks, and 0 if the size of an epoch is unknown, as
-    in a stream. The last update may have fewer than `train.update_cycle` batches.
+
+def _time_limit(train: TrainSettings, checkpoint: Path | None) -> StopAfterMinutes | None:
+    """Return the limit of `train.minutes`, or None; it counts the time before a resume, even if there was no limit.
+
+    Args:
+        train: the limits.
+        checkpoint: the checkpoint to resume from; None for a new run.
     """
+    if not train.minutes:
+        return None
+    limit = StopAfterMinutes(train.minutes)
+    seconds = None if checkpoint is None else trained_seconds(read_state(checkpoint))
+    if seconds is not None:
+        limit.restore_state({"elapsed_seconds": seconds})
+    return limit
+
+
+def estimated_end(train: TrainSettings, source: GeneralQueueInput, checkpoint: Path | None) -> EndOfEpochs | None:
+    """Return the end of `train.epochs`; None without this limit, or if the size of an epoch is unknown, as of a stream.
+
+    It is an estimate if the corpus has several blocks, or if batches had another size before a resume.
+
+    Args:
+        train: the limits.
+        source: input of the towers.
+        checkpoint: the checkpoint to resume from; None for a new run.
+    """
+    if not train.epochs:
+        return None
+    try:
+        end = EndOfEpochs(train.epochs, source.estimated_size(), train.update_cycle)
+    except NotImplementedError:
+        return None
+    if checkpoint is not None:
+        restore_callback(end, read_state(checkpoint).callbacks, checkpoint / STATE)
+    return end
+
+
+def last_update(train: TrainSettings, end_of_epochs: EndOfEpochs | None) -> int:
+    """Return the update at which `train.steps` or `train.epochs` ends a run, whichever is earlier; 0 without both."""
     ends = [train.steps] if train.steps else []
-    if train.epochs:
-        with contextlib.suppress(NotImplementedError):
-            ends.append(max(1, -(-train.epochs * source.estimated_size() // train.update_cycle)))
+    if end_of_epochs is not None:
+        ends.append(end_of_epochs.last_update())
     return min(ends, default=0)
 
 

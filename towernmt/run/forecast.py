@@ -7,15 +7,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from towernmt.checkpoint.checkpoint_files import latest_checkpoint, read_state
+from towernmt.checkpoint.checkpoint_files import check_position_settings, latest_checkpoint, read_state
 from towernmt.core.settings import check_ranges
-from towernmt.dataflow.batches.training_data import TrainingData
+from towernmt.dataflow.batches.training_data import TrainingData, make_batches
 from towernmt.run.assemble import deciding_scalar, with_vocabulary_sizes
 from towernmt.run.averaged_end import check_average
 from towernmt.run.directory import RunDirectory
 from towernmt.run.memory_fit import GIB, peak_of_step, wants_search, with_fitting_batch, with_found_batch
 from towernmt.run.product_rates import product_rates
-from towernmt.run.resume import callback_number, check_data, check_resumable, check_run_vocabulary, why_finished
+from towernmt.run.resume import (
+    check_data,
+    check_memory_limit,
+    check_resumable,
+    check_run_vocabulary,
+    trained_seconds,
+    why_finished,
+)
 from towernmt.run.rules.automatic_value import round_down
 from towernmt.run.run_settings import Settings
 from towernmt.run.training_conditions import TrainingConditions, training_conditions
@@ -90,7 +97,14 @@ def why_nothing_to_train(settings: Settings, data: TrainingData, run: RunDirecto
     check_run_vocabulary(run, data)
     check_data(run, data)
     check_average(settings, data)
-    return why_finished(run, settings.train, deciding_scalar(settings, data))
+    if reason := why_finished(run, settings.train, deciding_scalar(settings, data)):
+        return reason
+    if wants_search(settings, run):
+        check_memory_limit(run, settings)
+    elif (latest := latest_checkpoint(run.checkpoints)) is not None:
+        batches = make_batches(data, with_found_batch(settings, run).data, ahead=False)
+        check_position_settings(read_state(latest), latest, batches.position_settings)
+    return ""
 
 
 def forecast_training(settings: Settings, data: TrainingData, gpus: Sequence[int] | None, towers: int | None,
@@ -130,7 +144,7 @@ def _made_before(run: RunDirectory | None) -> tuple[int, float]:
     if latest is None:
         return 0, 0.0
     state = read_state(latest)
-    return state.step, (callback_number(state, "progress", "seconds") or 0.0) / 60
+    return state.step, (trained_seconds(state) or 0.0) / 60
 
 
 def _minutes(settings: Settings, conditions: TrainingConditions) -> float | None:

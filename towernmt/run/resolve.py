@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from towernmt.callbacks.schedules import noam
-from towernmt.checkpoint.records import without_provenance
+from towernmt.checkpoint.records import recorded_initial_weights, without_provenance
 from towernmt.core.errors import SettingsError
-from towernmt.core.settings import apply_overrides, flatten, load_yaml
+from towernmt.core.settings import apply_overrides, assigned, flatten, load_yaml
 from towernmt.models.architectures import settings_and_presets
 from towernmt.run.automatic_options import PROPOSED_PRESETS, automatic_towers, proposed_preset
 from towernmt.run.automatic_settings import AUTOMATIC_SETTINGS_FILE, apply_automatic_settings
@@ -168,10 +168,36 @@ def _specified_settings(sources: SettingsSources) -> Settings:
                                     "--data: leave it out, or prepare the data with another vocabulary (towernmt "
                                     "prepare --vocab-size).")
         settings = apply_overrides(settings, values, origin)
-    if (sources.run is not None and not _is_new(sources.run)
-            and not any("optimizer.learning_rate" in values for _, values in sources.overrides)):
-        _check_unit_of_rate(saved, settings)
+    if sources.run is not None and not _is_new(sources.run):
+        _check_initial_values(saved, settings, sources.run)
+        if not any("optimizer.learning_rate" in values for _, values in sources.overrides):
+            _check_unit_of_rate(saved, settings)
     return settings
+
+
+def _check_initial_values(saved: Settings, settings: Settings, run: RunDirectory) -> None:
+    """Refuse other initial values than those with which a run began, because a resumed run has no use for them.
+
+    As for `--start`, `init.checkpoint` may lead to the same weights by another path.
+
+    Raises:
+        SettingsError: names the first setting that differs.
+    """
+    old, new = flatten(saved.init, "init."), flatten(settings.init, "init.")
+    for key, value in new.items():
+        if value != old[key] and not (key == "init.checkpoint" and value and _began_with(run, value)):
+            raise SettingsError(f"{key}={assigned(value)} is for new runs, but {run.path} holds a run that began with "
+                                f"{key}={assigned(old[key])}: leave it out to resume the run, or pass another --logdir "
+                                "for a new run.")
+
+
+def _began_with(run: RunDirectory, checkpoint: str) -> bool:
+    """Return whether a run began with the weights of a value of `init.checkpoint`."""
+    from towernmt.checkpoint.checkpoint_files import checksum_of_weights
+    from towernmt.checkpoint.restore import initial_checkpoint  # imports TensorFlow
+
+    _initial_run, prefix = initial_checkpoint(checkpoint)       # a package may remove its files with it
+    return recorded_initial_weights(run.saved_settings()) == checksum_of_weights(prefix)
 
 
 def _check_unit_of_rate(saved: Settings, settings: Settings) -> None:

@@ -118,10 +118,10 @@ def _limit_reached(state: CheckpointState, settings: TrainSettings, metric: str 
         return f"train.steps={settings.steps} is reached"
     if settings.epochs and _epochs(state.position) >= settings.epochs:
         return f"train.epochs={settings.epochs} is reached"
-    seconds = callback_number(state, "stop_after_minutes", "elapsed_seconds")
+    seconds = trained_seconds(state)
     if settings.minutes and seconds is not None and seconds >= 60 * settings.minutes:
         return f"train.minutes={settings.minutes:g} is reached"
-    failures = callback_number(state, "early_stopping", "failures")
+    failures = _callback_number(state, "early_stopping", "failures")
     if (metric is not None and settings.stop_patience and failures is not None and failures >= settings.stop_patience
             and state.callbacks["early_stopping"].get("metric", metric) == metric):
         return f"train.stop_patience={settings.stop_patience} validations without a better score are reached"
@@ -138,11 +138,20 @@ def _epochs(position: str | None) -> int:
 
 def _lacks_validation(state: CheckpointState) -> bool:
     """Return whether the run ended before the validation of its last step, which the next start does."""
-    last = callback_number(state, "bleu_validator", "last_step")
+    last = _callback_number(state, "bleu_validator", "last_step")
     return last is not None and last < state.step
 
 
-def callback_number(state: CheckpointState, key: str, name: str) -> Any:
+def trained_seconds(state: CheckpointState) -> float | None:
+    """Return the seconds that a run has trained, validations and saving included; None if they are not known.
+
+    A run without `train.minutes` has no state of that limit, but its progress counts the same time.
+    """
+    seconds = _callback_number(state, "stop_after_minutes", "elapsed_seconds")
+    return _callback_number(state, "progress", "seconds") if seconds is None else seconds
+
+
+def _callback_number(state: CheckpointState, key: str, name: str) -> float | None:
     """Return a number from the saved state of a callback; None if it is missing."""
     saved = state.callbacks.get(key)
     value = saved.get(name) if isinstance(saved, dict) else None

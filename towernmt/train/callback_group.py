@@ -128,10 +128,10 @@ class CallbackGroup(Callbacks):
         self._act_together(super()._before_epoch)
 
     def trigger_step(self) -> None:
-        self._act_together(super().trigger_step)
         step = self.trainer.loop.global_step
         if self._world.processes > 1 and step % COMPARED_STEPS == 0:
-            self._refuse_different_batches(step)
+            self._refuse_different_batches(step)    # before a callback saves these updates
+        self._act_together(super().trigger_step)
 
     def _refuse_different_batches(self, step: int) -> None:
         try:

@@ -80,7 +80,7 @@ class OutOfMemorySkipping:
 
     def __init__(self, limit: int) -> None:
         self.limit, self.skipped = limit, 0
-        self._position, self._batch = "", 0     # the last skipped batch: its number after a position
+        self._position, self._batch = "", 0     # the last skipped batch: its number after the position of an update
 
     def skip(self, trainer: Any, error: tf.errors.ResourceExhaustedError) -> None:
         """Skip a batch, and within an update cycle the batches collected before it.
@@ -97,7 +97,8 @@ class OutOfMemorySkipping:
         """
         self.skipped += 1
         position = getattr(trainer._input, "last_position", None) or "the beginning"
-        self._position, self._batch = position, self._batch + 1 if self._position == position else 1
+        lost_before = self._batch if self._position == position else 0
+        self._position, self._batch = position, lost_before + trainer._collected + 1
         failure = (f"step {trainer.loop.global_step + 1}: batch {self._batch} after {position} ran out of memory "
                    f"({with_gpu_numbers(_cause_line(str(error.message)))})")
         limit = f"recovery.skip_out_of_memory={self.limit} allows no more" if self.skipped > self.limit else ""
