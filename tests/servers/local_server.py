@@ -6,7 +6,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.free_ports import free_ports
 
 DEADLINE = 120.0    # seconds; the machine may be busy
 
@@ -26,12 +27,6 @@ def not_installed(sentence: str) -> None:
     pytest.skip(sentence)
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 class LocalServer:
     """A server that can be started, stopped and restarted; `close` removes the folder of its data."""
 
@@ -40,7 +35,7 @@ class LocalServer:
 
     def __init__(self, name: str, *users: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix=f"towernmt-{name}-"))
-        self.port = free_port()
+        [self.port] = free_ports(1)
         self._identity: dict[str, Any] = {}
         if os.getuid() == 0:
             known = {entry.pw_name: entry for entry in pwd.getpwall()}
