@@ -151,7 +151,7 @@ def test_a_long_wait_for_an_answer_says_so(postgresql: Any, monkeypatch: pytest.
                        "INSERT INTO pairs VALUES (1, 'a', 'b')")
     uri = postgresql.uri(f"{COLUMNS}&where=pg_sleep(2.5) IS NOT NULL")
     assert open_database(uri).count() == 1
-    assert re.search(r"no answer for \d s \(a lock, a long query, or a frozen server\); waiting up to 20 s",
+    assert re.search(r"no answer for \d+ s \(a lock, a long query, or a frozen server\); waiting up to 20 s",
                      caplog.text)
 
 
