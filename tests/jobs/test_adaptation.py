@@ -299,17 +299,21 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 @pytest.mark.thorough
-def test_a_better_model_replaces_the_package_and_another_does_not(toy: Callable[[str], Path], tmp_path: Path,
-                                                                  capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_better_model_replaces_the_package_and_another_does_not(
+        toy: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str]) -> None:
     package = tmp_path / "served.towernmt.zip"
     package.write_bytes(b"an older package")
     command = ["adapt", "--model", toy("run"), "--corrections", toy("corrections"), "--test", toy("test.source"),
                toy("test.target"), "--output", package, "--licence", "CC0-1.0", "--languages", "de-en", "--set",
                "train.precision=float32", "data.batch_tokens=512"]
-    idle = [*command, "train.steps=1", "optimizer.learning_rate=0.0000000001"]
-    assert run_command(*idle) == 1
+    with monkeypatch.context() as patch:        # of an idle training
+        use_fakes(patch)
+        equal = [SetResult(name, 9, 1.0, 1.0, 1.0) for name in ("corrections", "test")]
+        patch.setattr(adaptation, "compare_models", lambda *_: equal)
+        assert run_command(*command, "optimizer.learning_rate=0.0000000001") == 1
     assert "No package was written, because the new model is not better on the held-out" in capsys.readouterr().out
-    assert package.read_bytes() == b"an older package"
+    assert package.read_bytes() == b"an older package" and not list(tmp_path.glob("*.new"))
 
     assert run_command(*command, "train.steps=80", "optimizer.learning_rate=0.01") == 0
     output = capsys.readouterr().out
