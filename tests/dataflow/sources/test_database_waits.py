@@ -42,9 +42,14 @@ def server(request: pytest.FixtureRequest) -> Any:
 
 def freeze(process: int) -> None:
     """Stop a process, and return when all of its threads are stopped, because a running thread may still answer."""
+    def is_stopped(thread: Path) -> bool:
+        try:
+            return (thread / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+        except (FileNotFoundError, ProcessLookupError):     # it has ended in the meantime
+            return True
+
     os.kill(process, signal.SIGSTOP)
-    while any((task / "stat").read_text().rpartition(")")[2].split()[0] != "T"
-              for task in Path(f"/proc/{process}/task").iterdir()):
+    while not all(map(is_stopped, Path(f"/proc/{process}/task").iterdir())):
         os.sched_yield()
 
 
