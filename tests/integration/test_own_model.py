@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.manual_pages import on_one_tower
 from towernmt.cli.main import main
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.settings import apply_overrides
@@ -74,11 +75,9 @@ def done(place) -> dict[str, str]:
                 for file in place.glob("*.py"):
                     file.rename(file.with_suffix(".gone"))
             for line in block.splitlines():
-                words = shlex.split(line)[1:]
+                words = shlex.split(on_one_tower(line))[1:]
                 if words[0] == "translate":
                     words += ["--output", "translations"]
-                elif words[0] == "train" and "--help-settings" not in words:
-                    words[1:1] = ["--towers", "1"]       # whose graph is half as large
                 assert main(words) == 0, line
                 written[line] = Path("translations").read_text() if words[0] == "translate" else ""
         for file in place.glob("*.gone"):
