@@ -174,6 +174,7 @@ def test_runs_that_resume_end_or_fail_within_an_update_train_as_on_the_cpu(train
     assert {key: distance for key, distance in distances(on_gpus, on_cpu).items() if distance > 1e-5} == {}
 
 
+@pytest.mark.slow
 def test_a_card_that_is_not_the_first_does_all_the_work(library: Path, tmp_path: Path) -> None:
     """TensorFlow numbers its devices once in a process, so this needs a separate process."""
     case = Case(gpus=(3, 1))

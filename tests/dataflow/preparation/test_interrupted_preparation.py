@@ -336,6 +336,7 @@ def test_killed_workers_and_a_killed_main_process_change_no_byte(large: tuple[li
     assert sums(tmp_path / "out") == expected
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
 def test_a_killed_task_of_ray_is_done_again_and_changes_no_byte(large: tuple[list[str], dict[str, str]],
