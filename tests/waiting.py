@@ -21,7 +21,9 @@ def wait_until(condition: Callable[[], Any], process: subprocess.Popen[Any] | No
     """
     end = time.monotonic() + PATIENCE
     while not condition():
-        assert process is None or process.poll() is None, "the process ended before the condition was true"
+        if process is not None and process.poll() is not None:      # perhaps after it has made the condition true
+            assert condition(), "the process ended before the condition was true"
+            return
         assert time.monotonic() < end, f"the condition is not true after {PATIENCE:.0f} s"
         time.sleep(0.01)
 
