@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from tests.free_ports import free_ports
-
-DEADLINE = 120.0    # seconds; the machine may be busy
+from tests.waiting import PATIENCE
 
 
 def not_installed(sentence: str) -> None:
@@ -59,7 +58,7 @@ class LocalServer:
     def stop(self, how: signal.Signals | None = None) -> None:
         if self._process is not None:
             self._process.send_signal(how or self.quick_stop)
-            self._process.wait(DEADLINE)
+            self._process.wait(PATIENCE)
             self._process = None
 
     def close(self) -> None:
@@ -68,16 +67,16 @@ class LocalServer:
         self.folder.with_name(self.folder.name + ".log").unlink(missing_ok=True)
 
     def _run(self, command: list[str], text: bytes = b"") -> None:
-        done = subprocess.run(command, input=text, capture_output=True, cwd="/", timeout=DEADLINE, check=False,
+        done = subprocess.run(command, input=text, capture_output=True, cwd="/", timeout=PATIENCE, check=False,
                               **self._identity)
         if done.returncode:
             raise RuntimeError(f"{command[0]}: {done.stdout.decode()} {done.stderr.decode()}")
 
     def _wait_for(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + DEADLINE
+        deadline = time.monotonic() + PATIENCE
         while not condition():
             if self._process is not None and self._process.poll() is not None:
                 raise RuntimeError(self.folder.with_name(self.folder.name + ".log").read_text(errors="replace"))
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{self.command()[0]} is not ready after {DEADLINE:.0f} s")
+                raise TimeoutError(f"{self.command()[0]} is not ready after {PATIENCE:.0f} s")
             time.sleep(0.02)

@@ -17,9 +17,9 @@ from typing import Any
 
 from tests.free_ports import free_ports
 from tests.servers.local_server import not_installed
+from tests.waiting import PATIENCE
 
 ACCESS_KEY, SECRET_KEY = "testkey", "testsecret"
-_SECONDS = 180
 
 
 class SeaweedFS:
@@ -63,7 +63,7 @@ class SeaweedFS:
 
         return boto3.session.Session().client(
             "s3", endpoint_url=self.url, region_name="us-east-1", aws_access_key_id=ACCESS_KEY,
-            aws_secret_access_key=SECRET_KEY, config=Config(retries={"total_max_attempts": 1}, read_timeout=_SECONDS))
+            aws_secret_access_key=SECRET_KEY, config=Config(retries={"total_max_attempts": 1}, read_timeout=PATIENCE))
 
     def new_bucket(self) -> str:
         """Create an empty bucket, and return its name."""
@@ -85,7 +85,7 @@ class SeaweedFS:
         """Wait until an object can be written."""
         from botocore.exceptions import BotoCoreError, ClientError
 
-        client, end = self.client(), time.monotonic() + _SECONDS
+        client, end = self.client(), time.monotonic() + PATIENCE
         while True:
             try:
                 if not client.list_buckets()["Buckets"]:
