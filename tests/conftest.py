@@ -31,6 +31,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 # Programs that tests start import `towernmt` and `tests` from any working directory.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
+# Requests to the servers of tests do not go through a proxy of the machine.
+for _name in ("NO_PROXY", "no_proxy"):
+    os.environ[_name] = ",".join(filter(None, [os.environ.get(_name), "127.0.0.1", "localhost"]))
 
 # Under nohup, or in the background of a script, these signals are ignored, and programs that tests start would inherit
 # that. A program does not inherit a handler.

@@ -21,6 +21,11 @@ def shell_lines(text: str) -> list[str]:
     return [line for block in code_blocks(text, "sh") for line in block.replace("\\\n", " ").splitlines()]
 
 
+def on_one_tower(command: str) -> str:
+    """Return a command which trains on one tower, if it trains: the graph of two is larger, and takes longer."""
+    return re.sub("^towernmt train ", "towernmt train --towers 1 ", command)
+
+
 def random_lines(chance: random.Random, count: int) -> list[list[str]]:
     """Return lines of three to six words of a toy language."""
     words = [first + second for first in "bdfgkl" for second in "aeio"]

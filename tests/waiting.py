@@ -12,19 +12,19 @@ PATIENCE = 300.0
 """Seconds after which a process is taken to hang. On a busy machine, the import of TensorFlow alone takes a minute."""
 
 
-def wait_until(condition: Callable[[], Any], process: subprocess.Popen[Any] | None = None,
-               seconds: float = 120.0) -> None:
-    """Wait until a condition holds.
+def wait_until(condition: Callable[[], Any], process: subprocess.Popen[Any] | None = None) -> None:
+    """Wait until a condition holds; fail after `PATIENCE`.
 
     Args:
         condition: called again and again until its result is true.
         process: the process that makes the condition true; the wait fails when it ends.
-        seconds: deadline; large, because the machine may be busy.
     """
-    end = time.monotonic() + seconds
+    end = time.monotonic() + PATIENCE
     while not condition():
-        assert process is None or process.poll() is None, "the process ended before the condition was true"
-        assert time.monotonic() < end, f"the condition is not true after {seconds:.0f} s"
+        if process is not None and process.poll() is not None:      # perhaps after it has made the condition true
+            assert condition(), "the process ended before the condition was true"
+            return
+        assert time.monotonic() < end, f"the condition is not true after {PATIENCE:.0f} s"
         time.sleep(0.01)
 
 

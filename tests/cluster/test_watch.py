@@ -87,8 +87,10 @@ def test_a_watch_reports_a_worker_that_has_ended(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_watch_reports_a_worker_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    released = threading.Event()
+    released, answers = threading.Event(), WorkerConnection.answers
     with server(bytes) as alive, server(lambda _: bytes(released.wait(60.0))) as stalled:
+        monkeypatch.setattr(WorkerConnection, "answers", lambda connection, seconds: answers(
+            connection, PATIENCE if connection.address == alive else seconds))      # busy machines answer late
         assert first_loss(monkeypatch, [alive, stalled], answer_timeout=1.5) == (1, "has not answered for 1.5 s")
         released.set()
 
@@ -109,10 +111,12 @@ def test_a_wait_lasts_from_the_beginning_of_a_run_to_its_end() -> None:
     assert waits.seconds() == 0.0
 
 
-def test_missing_workers_are_waited_for_and_reported(unused_address: str) -> None:
+def test_missing_workers_are_waited_for_and_reported(
+        monkeypatch: pytest.MonkeyPatch, unused_address: str) -> None:
+    monkeypatch.setattr(worker_watch, "POLL_SECONDS", PATIENCE)     # for the answer of a worker
     reports: list[str] = []
     with server(bytes) as alive:
-        assert wait_for_all([alive, unused_address], [0], 60.0, reports.append) == []
+        assert wait_for_all([alive, unused_address], [0], PATIENCE, reports.append) == []
         assert not reports
-        assert wait_for_all([alive, unused_address], [0, 1], 0.01, reports.append, report_every=0.0) == [1]
+        assert wait_for_all([alive, unused_address], [0, 1], 0.5, reports.append, report_every=0.0) == [1]
     assert reports[0] == f"Waiting for worker 1 ({unused_address}): not started yet, or not reachable."

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.manual_pages import SMALL_MODEL, random_lines, shell_lines
+from tests.manual_pages import SMALL_MODEL, on_one_tower, random_lines, shell_lines
 from tests.run_command import run_command
 from towernmt.checkpoint.checkpoint_files import checkpoint_steps
 from towernmt.cli.main import main
@@ -37,7 +37,8 @@ def test_the_commands_of_the_page_train_with_text_of_either_side(tmp_path: Path,
     commands = shell_lines(PAGE.read_text(encoding="utf-8"))
     assert [line.split()[1] for line in commands] == ["prepare", "train", "translate", "train"]
     for line in commands:
-        small = line.replace("train.minutes=60", SMALL).replace("--output data", "--vocab-kind word --output data")
+        small = on_one_tower(line).replace("train.minutes=60", SMALL)
+        small = small.replace("--output data", "--vocab-kind word --output data")
         small = small.replace("runs/a runs/b", "runs/de-en runs/de-en/checkpoints/step-40")     # an ensemble
         assert run_command(*shlex.split(small)[1:]) == 0, line
     back, forward = Path("runs/de-en/monolingual"), Path("runs/student/monolingual")
@@ -48,7 +49,7 @@ def test_the_commands_of_the_page_train_with_text_of_either_side(tmp_path: Path,
     manifest = json.loads((forward / "data" / "manifest.json").read_text())
     assert 0 < manifest["pairs"] <= 60
 
-    wrong = ["train", "--data", "data/de-en", "--logdir", "runs/wrong", "--teacher", "runs/de-en"]
+    wrong = ["train", "--towers", "1", "--data", "data/de-en", "--logdir", "runs/wrong", "--teacher", "runs/de-en"]
     assert main([*wrong, "--monolingual", "news.en", "--set", *SMALL.split()]) == 1
     assert ("--teacher runs/de-en does not translate into the source language of data/de-en: pass a model of the other "
             "direction, or --no-text-check if the direction is right.") in capsys.readouterr().err

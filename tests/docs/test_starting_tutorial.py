@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop.importing import opus
-from tests.manual_pages import code_blocks, shell_lines
+from tests.manual_pages import code_blocks, on_one_tower, shell_lines
 from tests.run_command import run_command
 from towernmt.core.files import CACHE_VARIABLE
 
@@ -29,7 +29,7 @@ TINY = ("train.precision=float32 model.hidden_size=16 model.filter_size=16 model
 
 def run_line(line: str) -> int:
     """Run a line of a page, and return its status."""
-    return run_command(*shlex.split(line)[1:])
+    return run_command(*shlex.split(on_one_tower(line))[1:])
 
 
 @pytest.mark.parametrize(("number", "names"), [

@@ -85,6 +85,7 @@ def test_a_student_learns_the_teachers_translations(paths, example, weights, tmp
     assert "distilled.target has the translations of another text than --source" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_distillation_works_with_word_dropout_and_r_drop(paths, example, scalars, tmp_path):
     arguments = ["word", f"--teacher={paths.run}", f"--data={paths.data}", f"--logdir={tmp_path}", "--set", *STUDENT,
                  "model.word_dropout=0.1", "model.r_drop_alpha=5.0", "train.steps=8"]

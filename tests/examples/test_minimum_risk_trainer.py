@@ -30,6 +30,7 @@ def test_training_continues_from_the_run_and_lowers_the_risk(paths, example, sca
     assert RunDirectory(tmp_path).settings().init.checkpoint == str(paths.run)
 
 
+@pytest.mark.slow
 def test_words_with_factors_are_drawn_for_and_learned_from_in_cycles(factored, tiny, example, scalars, tmp_path):
     run = tmp_path / "run"
     assert main(["train", "--defaults=fixed", f"--data={factored}", f"--logdir={run}", "--set", *tiny,

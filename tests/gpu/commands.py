@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.gpu import fake_gpu
+from tests.waiting import PATIENCE
 
 
 class Client(logging.Handler):
@@ -39,7 +40,7 @@ class Client(logging.Handler):
             f"{address}/translate", json.dumps({"q": lines, "source": "de", "target": "en"}).encode(),
             {"Content-Type": "application/json"})
         try:
-            with urllib.request.urlopen(request, timeout=120) as response:
+            with urllib.request.urlopen(request, timeout=PATIENCE) as response:
                 translations = json.load(response)["translatedText"]
             self._output.write_text("".join(f"{line}\n" for line in translations), encoding="utf-8")
         finally:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.free_ports import free_ports
 from tests.gpu import fake_gpu
 from towernmt.checkpoint.checkpoint_files import latest_checkpoint
 from towernmt.cli.main import main
@@ -63,13 +62,6 @@ def start(file: Path, library: Path, cards: int, commands: list[list[str]], **mo
     file.write_text(json.dumps(commands), encoding="utf-8")
     return subprocess.Popen([sys.executable, "-m", "tests.gpu.commands", str(file)],
                             env=fake_gpu.environment(library, cards, **more), cwd=Path(__file__).parents[2])
-
-
-def free_ports(count: int) -> list[int]:
-    """Return different ports that were free a moment ago."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in sockets]
 
 
 def weights(run: Path) -> dict[str, np.ndarray]:

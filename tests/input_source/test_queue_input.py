@@ -30,6 +30,7 @@ from towernmt.core.errors import DataError, FeederError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.batches.batch import Position
 from towernmt.input_source import GeneralQueueInput, InputStatistics, QueueMonitor
+from towernmt.input_source.input_callback import InputCallback
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -321,20 +322,22 @@ def test_statistics_count_what_went_through() -> None:
     assert trainer.monitors.get_latest("input/target_tokens_per_second") > 0
 
 
-def test_the_wait_for_a_late_batch_is_measured() -> None:
+def test_the_wait_for_a_late_batch_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch is released when training has waited for it for its `patience`."""
     batches = FakeBatches(4, stuck=2)
     data = GeneralQueueInput(batches)
-    delay = 0.5
 
     class Late(Callback):
         def _trigger_step(self) -> None:
             if self.local_step == 1:
-                threading.Timer(delay, batches.release.set).start()
+                assert batches.blocked.wait(PATIENCE)
+                data.patience = 0.3
 
+    monkeypatch.setattr(InputCallback, "_report_wait", lambda *_: batches.release.set())
     train(data, [Late()])
     statistics = data.statistics()
-    assert delay * 0.8 < statistics.wait_seconds < statistics.seconds
-    assert statistics.feeder_reading_seconds > delay * 0.8
+    assert 0.29 < statistics.wait_seconds < statistics.seconds
+    assert statistics.feeder_reading_seconds > 0.29
 
 
 def test_statistics_of_an_interval_are_a_difference() -> None:

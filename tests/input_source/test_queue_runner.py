@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, wait_until
 from towernmt.core.errors import FeederError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.input_source import GeneralQueueRunner
@@ -20,8 +20,10 @@ from towernmt.input_source import GeneralQueueRunner
 
 @pytest.fixture(autouse=True)
 def graph() -> Iterator[Any]:
+    """Set a new default graph, and wait for the end of feeders, which the next test would count."""
     with tf.Graph().as_default() as graph:
         yield graph
+    wait_until(lambda: not feeder_threads())
 
 
 class Line:

@@ -205,6 +205,8 @@ class Corpus:
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     """Prepare 400 pairs in four shards: each word of the source, in order, is one word of the target."""
+    from towernmt.cli.main import main
+
     directory = tmp_path_factory.mktemp("corpus")
     chance = random.Random(3)
     words = [first + second for first in "bdfgkl" for second in "aeio"]
@@ -215,10 +217,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
         directory.joinpath(f"{name}.target").write_text("".join(f"{line}\n" for line in targets[:count]))
     options = [x for kind in ("source", "target") for x in (
         f"--{kind}", directory / f"train.{kind}", f"--valid-{kind}", directory / f"valid.{kind}")]
-    process = Process(["-m", "towernmt.cli.main", "prepare", *options, "--vocab-kind", "word",
-                       "--shared-vocab", "--shard-pairs", "100", "--output", "data"], directory)
-    result = process.wait()
-    assert result.status == 0, result.text
+    assert main(["prepare", *map(str, options), "--vocab-kind", "word", "--shared-vocab", "--shard-pairs", "100",
+                 "--output", str(directory / "data")]) == 0
     return Corpus(directory, directory / "data")
 
 
@@ -275,11 +275,12 @@ def recording() -> Callable[..., list[str | Path]]:
 
 
 @pytest.fixture(scope="session")
-def uninterrupted(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def uninterrupted(corpus: Corpus, next_server: Callable[[], ForkServer], tmp_path_factory: pytest.TempPathFactory
+                  ) -> Run:
     """Train 120 steps without a stop."""
     directory = tmp_path_factory.mktemp("uninterrupted")
     process = Process([RECORDED, directory / "steps", "--",
-                       *train_arguments(corpus.prepared, directory / "run", *LONG_RUN)], directory)
+                       *train_arguments(corpus.prepared, directory / "run", *LONG_RUN)], directory, next_server())
     result = process.wait()
     assert (result.status, result.errors) == (0, ""), result.text
     return Run(directory / "run", read_steps(directory / "steps"))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.manual_pages import on_one_tower
 from towernmt.cli.main import main
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.settings import apply_overrides
@@ -74,7 +75,7 @@ def done(place) -> dict[str, str]:
                 for file in place.glob("*.py"):
                     file.rename(file.with_suffix(".gone"))
             for line in block.splitlines():
-                words = shlex.split(line)[1:]
+                words = shlex.split(on_one_tower(line))[1:]
                 if words[0] == "translate":
                     words += ["--output", "translations"]
                 assert main(words) == 0, line

@@ -175,8 +175,8 @@ def test_a_last_checkpoint_that_cannot_be_written_fails_the_program():
 @pytest.mark.processes
 def test_a_program_put_together_by_hand_is_quiet_and_logs_into_its_run(corpus, start, tmp_path: Path):
     program = [Path(__file__).with_name("by_hand.py")]
-    for _ in range(2):      # the second time a log exists already, and tensorpack does not ask the user about it
-        result = start(corpus.prepared, tmp_path / "run", program=program, fork=False).wait()
+    for fork in (False, True):      # then a log exists already, and tensorpack does not ask the user about it
+        result = start(corpus.prepared, tmp_path / "run", program=program, fork=fork).wait()
         assert (result.status, result.errors) == (0, "")
         assert result.output.splitlines()[-1].startswith("translated: ") and "Restoring" not in result.output
     assert "step 2, nll" in (tmp_path / "run" / "log" / "log.log").read_text()

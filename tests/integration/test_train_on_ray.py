@@ -122,6 +122,7 @@ def test_when_the_command_is_killed_its_workers_end(train, tmp_path):
         wait_until(lambda worker=worker: has_ended(worker))
 
 
+@pytest.mark.slow
 @pytest.mark.thorough
 def test_what_a_new_attempt_would_not_mend_is_one_sentence_and_not_repeated(train):
     result = train(["--workers", "2"], *LONG, "data.memory_gb=1").wait()

@@ -80,6 +80,7 @@ def test_a_finished_run_started_again_ends_at_once_with_status_0(learned, corpus
     assert {path: path.stat().st_mtime_ns for path in checkpoints.rglob("*")} == before
 
 
+@pytest.mark.slow       # `.ci/smoke` does the same with each Python
 def test_a_run_of_two_towers_resumes_with_one(corpus, start, arguments, tiny, variables, tmp_path):
     logdir = tmp_path / "run"
     settings = [*tiny, "validation.steps=0", "checkpoint.steps=4"]
@@ -109,7 +110,8 @@ def test_the_example_trains_evaluates_and_translates_ones_own_files(corpus, star
 
 def test_a_run_whose_settings_are_chosen_tells_and_keeps_them_and_goes_on(corpus, start, tmp_path):
     command = ["train", "--data", corpus.prepared, "--logdir", tmp_path / "run", "--defaults", "automatic", "--set",
-               "model.hidden_size=32", "model.filter_size=64", "model.heads=2", "data.batch_tokens=256"]
+               "model.hidden_size=32", "model.filter_size=64", "model.heads=2", "model.encoder_layers=1",
+               "model.decoder_layers=1", "data.batch_tokens=256"]
     result = start(*command, "train.steps=10").wait()
     assert result.status == 0, result.text
     assert ("Automatic setting: schedule.name=budget, because the learning rate decreases until train.steps."

@@ -56,19 +56,19 @@ def alone(corpus: Any, here: Any, arguments: Any, tiny: list[str], tmp_path_fact
     return run
 
 
-def test_two_workers_make_the_run_of_one_process_and_the_second_writes_nothing(
+def test_three_workers_make_the_run_of_one_process_and_only_the_first_writes_anything(
         alone, corpus, workers, arguments, tiny, variables, tmp_path):
     run, unused = tmp_path / "run", tmp_path / "unused"
-    ended_well(workers([arguments(corpus.prepared, place, *tiny, *TWENTY) for place in (run, unused)]))
+    ended_well(workers([arguments(corpus.prepared, place, *tiny, *TWENTY) for place in (run, unused, unused)]))
     assert_near(variables(run / "checkpoints/step-20"), variables(alone() / "checkpoints/step-20"))
     assert data_position(run, 20) == data_position(alone(), 20)
     assert not unused.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.thorough
 @pytest.mark.parametrize("count, towers, settings", [
-    (3, 1, []), *(pytest.param(*case, marks=pytest.mark.slow) for case in (
-        (2, 2, []), (2, 1, ["train.update_cycle=2"]), (2, 1, ["train.clip_norm=0.5"])))])
+    (2, 1, []), (2, 2, []), (2, 1, ["train.update_cycle=2"]), (2, 1, ["train.clip_norm=0.5"])])
 def test_any_number_of_workers_towers_and_batches_makes_the_run_of_one_tower(
         alone, corpus, workers, arguments, tiny, variables, tmp_path, count, towers, settings):
     command = [*arguments(corpus.prepared, tmp_path / "run", *tiny, *TWENTY, *settings), "--towers", str(towers)]
@@ -166,8 +166,11 @@ ENDLESS = [*NO_DROPOUT, "train.steps=1000000"]
 @pytest.mark.thorough
 def test_a_worker_that_stands_still_is_found_long_before_the_timeout(corpus, workers, arguments, tiny, tmp_path):
     chief, other = workers([arguments(corpus.prepared, tmp_path / "run", *tiny, *ENDLESS)] * 2)
-    chief.wait_for("step 200,")
-    assert len([*Path(f"/proc/{chief.popen.pid}/task").iterdir()]) < 200      # no step leaves a thread
+    threads = Path(f"/proc/{chief.popen.pid}/task")
+    chief.wait_for("step 20,")
+    at_first = len([*threads.iterdir()])
+    chief.wait_for("step 80,")
+    assert len([*threads.iterdir()]) < at_first + 30        # no step leaves a thread
     other.send(signal.SIGSTOP)
     result = chief.wait()
     assert result.status == LOST
@@ -252,7 +255,8 @@ def test_the_chief_alone_averages_at_the_end(corpus, workers, arguments, tiny, t
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("to", "number"), [(0, signal.SIGTERM), (1, signal.SIGINT), (0, signal.SIGHUP)])
+@pytest.mark.parametrize(("to", "number"), [
+    (0, signal.SIGTERM), (1, signal.SIGINT), pytest.param(0, signal.SIGHUP, marks=pytest.mark.slow)])
 def test_a_signal_to_one_worker_ends_all_after_the_same_step_with_its_status(
         corpus, workers, arguments, tiny, tmp_path, number, to):
     command = arguments(corpus.prepared, tmp_path / "run", *tiny, *NO_DROPOUT, "train.steps=100000")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,17 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.free_ports import free_ports
+
 MAX_DIFFERENCE = 1e-5
 """Largest difference of a parameter that another order of sums makes, relative to the largest of its variable."""
 
 
 def free_addresses(count: int) -> list[str]:
-    """Return different addresses whose ports were free a moment ago."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
-    for one in sockets:
-        one.close()
-    return addresses
+    """Return different addresses whose ports are free."""
+    return [f"127.0.0.1:{port}" for port in free_ports(count)]
 
 
 def start_workers(start: Callable[..., Any], arguments: list[list[Any]], programs: dict[int, Any] | None = None,

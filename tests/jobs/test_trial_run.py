@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from towernmt.checkpoint.checkpoint_files import checkpoint_steps
 from towernmt.core.errors import SettingsError
 from towernmt.core.files import write_text
 from towernmt.farm.ray_workers import Resources
-from towernmt.jobs import training_process
+from towernmt.jobs import training_process, tune_search
 from towernmt.jobs.trials import (
     FAILED,
     FINISHED,
@@ -143,10 +143,20 @@ def test_more_gpus_than_a_machine_has_are_one_clear_sentence() -> None:
         "processors): pass fewer.")
 
 
-@pytest.mark.processes
-def test_the_better_trials_go_on_and_one_that_fails_is_a_row(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def one_processor() -> Iterator[None]:
+    """Connect to a new Ray cluster of one processor."""
     ray = pytest.importorskip("ray")
     pytest.importorskip("ray.tune")
+    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.mark.processes
+def test_the_better_trials_go_on_and_one_that_fails_is_a_row(
+        one_processor: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tune_search, "_MAX_RESTARTS", 2)        # each starts a process of Ray
     table = TrialTable(METRICS["bleu"])
     trials = []
     for number, scores in enumerate(([3.0, 4.0, 5.0], [1.0, 9.0, 9.0], [], [6.0, 7.0, 8.0]), 1):
@@ -158,23 +168,18 @@ def test_the_better_trials_go_on_and_one_that_fails_is_a_row(tmp_path: Path) -> 
     trials.append(Trial(table.rows[-1], tmp_path / "file", ["no-such-command"]))
     (tmp_path / "file").touch()
     said: list[int] = []
-    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
-    try:
-        search(trials, table, SearchLimits(30, 10, factor=2), tmp_path / "ray", lambda row: said.append(row.number))
-    finally:
-        ray.shutdown()
+    search(trials, table, SearchLimits(30, 10, factor=2), tmp_path / "ray", lambda row: said.append(row.number))
     assert [(row.state, row.step, row.score) for row in table.rows] == [
         (FINISHED, 30, 5.0), (STOPPED, 10, 1.0), (FAILED, 0, None), (FINISHED, 30, 8.0), (FAILED, 0, None)]
     assert "no-such-command" in table.rows[2].reason and set(said) == {1, 2, 3, 4, 5}
-    assert re.fullmatch("it failed more than 3 times; the last time: .*NotADirectoryError.*", table.rows[4].reason)
+    assert re.fullmatch("it failed more than 2 times; the last time: .*NotADirectoryError.*", table.rows[4].reason)
     best = table.best()
     assert best is not None and best.number == 4 and not (tmp_path / "ray").exists()
 
 
 @pytest.mark.processes
-def test_a_search_that_ctrl_c_stops_returns_the_signal_and_leaves_the_other_trials_waiting(tmp_path: Path) -> None:
-    ray = pytest.importorskip("ray")
-    pytest.importorskip("ray.tune")
+def test_a_search_that_ctrl_c_stops_returns_the_signal_and_leaves_the_other_trials_waiting(
+        one_processor: None, tmp_path: Path) -> None:
     table = TrialTable(METRICS["bleu"], [TrialRow(number, {"n": number}) for number in (1, 2)])
     trials = [Trial(row, trained(tmp_path / str(row.number), [1.0, 2.0]), ["no-such-command"]) for row in table.rows]
     said: list[int] = []
@@ -185,20 +190,14 @@ def test_a_search_that_ctrl_c_stops_returns_the_signal_and_leaves_the_other_tria
             os.kill(os.getpid(), signal.SIGINT)
 
     handler = signal.getsignal(signal.SIGINT)
-    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
-    try:
-        stop_signal = search(trials, table, SearchLimits(30, 10), tmp_path / "ray", stop_at_first)
-    finally:
-        ray.shutdown()
+    stop_signal = search(trials, table, SearchLimits(30, 10), tmp_path / "ray", stop_at_first)
     assert stop_signal == signal.SIGINT and signal.getsignal(signal.SIGINT) == handler
     assert [row.state for row in table.rows] == [INTERRUPTED, WAITING] and set(said) == {1}
 
 
 @pytest.mark.processes
 def test_a_trial_that_runs_when_ctrl_c_stops_the_search_saves_a_checkpoint(
-        tmp_path: Path, prepare_pairs: Callable[[Path], Path]) -> None:
-    ray = pytest.importorskip("ray")
-    pytest.importorskip("ray.tune")
+        one_processor: None, tmp_path: Path, prepare_pairs: Callable[[Path], Path]) -> None:
     arguments = ["train", "--defaults", "fixed", "--data", str(prepare_pairs(tmp_path)), "--logdir",
                  str(tmp_path / "1" / "run"), "--set", *TINY, "train.steps=100000", "validation.steps=10",
                  "checkpoint.steps=100000"]
@@ -211,11 +210,7 @@ def test_a_trial_that_runs_when_ctrl_c_stops_the_search_saves_a_checkpoint(
             signals.append(signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
 
-    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
-    try:
-        search([Trial(row, tmp_path / "1", arguments)], TrialTable(METRICS["bleu"], [row]), SearchLimits(100_000, 10),
-               tmp_path / "ray", stop_at_first_score)
-    finally:
-        ray.shutdown()
+    search([Trial(row, tmp_path / "1", arguments)], TrialTable(METRICS["bleu"], [row]), SearchLimits(100_000, 10),
+           tmp_path / "ray", stop_at_first_score)
     steps = checkpoint_steps(tmp_path / "1" / "run" / "checkpoints")
     assert row.state == INTERRUPTED and steps and steps[-1] >= 10

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.thorough
 INPUTS = [*tiny.INPUTS, tiny.ALIGNMENT]
 FOUR = ("transformer", "seq2seq", "rnnsearch", "convs2s")
 VARIANTS = tiny.names_with(pytest.mark.slow, *FOUR)
+MOSTLY_SLOW = ["transformer", *(pytest.param(name, marks=pytest.mark.slow) for name in FOUR[1:])]
 
 
 def missed(attention: np.ndarray, alignment: np.ndarray) -> float:
@@ -120,8 +121,7 @@ def test_gradients_with_guidance_agree_with_finite_differences_and_ignore_paddin
             assert got == pytest.approx(expected, rel=0.02, abs=5e-4), variable
 
 
-@pytest.mark.parametrize("name", [
-    "transformer", *(pytest.param(name, marks=pytest.mark.slow) for name in FOUR[1:])])
+@pytest.mark.parametrize("name", MOSTLY_SLOW)
 def test_two_passes_are_guided_as_one_is(name):
     losses = []
     for more in ({}, {"r_drop_alpha": 5.0}):
@@ -133,7 +133,7 @@ def test_two_passes_are_guided_as_one_is(name):
         np.testing.assert_allclose(once, twice, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", FOUR)
+@pytest.mark.parametrize("name", MOSTLY_SLOW)
 def test_without_a_weight_nothing_of_it_is_in_the_graph(graph, name):
     model = tiny.make(name)
     assert [spec.name for spec in model.inputs()] == ["source", "source_length", "target", "target_length",

@@ -21,6 +21,8 @@ pytestmark = pytest.mark.thorough
 SOURCE = tiny.FACTORED_SOURCE
 INPUTS = [SOURCE, *tiny.INPUTS[1:]]
 KINDS = ("sum", "concat")
+MOSTLY_SLOW = ["transformer", *(pytest.param(name, marks=pytest.mark.slow) for name in (
+    "rnnsearch", "seq2seq", "convs2s"))]
 
 
 def make(name: str, kind: str, **more):
@@ -60,8 +62,7 @@ def test_a_model_with_factors_is_one_without_whose_words_are_words_with_their_fa
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["transformer", *(
-    pytest.param(name, marks=pytest.mark.slow) for name in ("rnnsearch", "seq2seq", "convs2s"))])
+@pytest.mark.parametrize("name", MOSTLY_SLOW)
 def test_a_model_with_everything_on_obeys_the_rules_of_tower_functions(name):
     model = make(name, "concat", lhuc=True, word_dropout=0.1, r_drop_alpha=1.0, guided_alignment_weight=0.1)
     assert [str(breach) for breach in check_tower(model)] == []
@@ -69,7 +70,7 @@ def test_a_model_with_everything_on_obeys_the_rules_of_tower_functions(name):
     assert shapes["source"] == [None, None, 3] and shapes["alignment"] == [None, None, None]
 
 
-@pytest.mark.parametrize("name", ["transformer", "seq2seq", "rnnsearch", "convs2s"])
+@pytest.mark.parametrize("name", MOSTLY_SLOW)
 def test_search_takes_words_with_factors(graph, name):
     model = make(name, "sum")
     with TrainTowerContext(""):

@@ -146,7 +146,7 @@ def test_good_updates_in_a_row_double_the_scale(tmp_path):
 def test_a_resumed_run_equals_one_that_was_never_stopped(tmp_path):
     scaling = LossScaling(initial=2.0 ** 20, growth_updates=3)
     uninterrupted, _, _ = train(tmp_path / "whole", steps=12, scaling=scaling)
-    for steps in (3, 7, 12):
+    for steps in (5, 12):
         parts, _, _ = train(tmp_path / "parts", steps=steps, scaling=scaling)
     assert_same(uninterrupted[12], parts[12])
     assert uninterrupted[12]["loss_scale/skipped_updates"] > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -55,9 +56,15 @@ def tensors(prefix: str) -> dict[str, np.ndarray]:
     return checkpoint_values(Path(prefix).parent)
 
 
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    return random_run(tmp_path_factory.mktemp("original") / "run")
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> RunDirectory:
-    return random_run(tmp_path / "run")
+def run(original: RunDirectory, tmp_path: Path) -> RunDirectory:
+    """Return a copy of the run, which a test may change."""
+    return RunDirectory(shutil.copytree(original.path, tmp_path / "run"))
 
 
 def random_run(directory: Path, factors: Sequence[list[str]] = (), tie: str = "none") -> RunDirectory:

@@ -6,7 +6,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -16,7 +15,8 @@ from typing import Any
 
 import pytest
 
-DEADLINE = 120.0    # seconds; the machine may be busy
+from tests.free_ports import free_ports
+from tests.waiting import PATIENCE
 
 
 def not_installed(sentence: str) -> None:
@@ -24,12 +24,6 @@ def not_installed(sentence: str) -> None:
     if os.environ.get("CI") == "true":
         pytest.fail(sentence)
     pytest.skip(sentence)
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 class LocalServer:
@@ -40,7 +34,7 @@ class LocalServer:
 
     def __init__(self, name: str, *users: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix=f"towernmt-{name}-"))
-        self.port = free_port()
+        [self.port] = free_ports(1)
         self._identity: dict[str, Any] = {}
         if os.getuid() == 0:
             known = {entry.pw_name: entry for entry in pwd.getpwall()}
@@ -64,7 +58,7 @@ class LocalServer:
     def stop(self, how: signal.Signals | None = None) -> None:
         if self._process is not None:
             self._process.send_signal(how or self.quick_stop)
-            self._process.wait(DEADLINE)
+            self._process.wait(PATIENCE)
             self._process = None
 
     def close(self) -> None:
@@ -73,16 +67,16 @@ class LocalServer:
         self.folder.with_name(self.folder.name + ".log").unlink(missing_ok=True)
 
     def _run(self, command: list[str], text: bytes = b"") -> None:
-        done = subprocess.run(command, input=text, capture_output=True, cwd="/", timeout=DEADLINE, check=False,
+        done = subprocess.run(command, input=text, capture_output=True, cwd="/", timeout=PATIENCE, check=False,
                               **self._identity)
         if done.returncode:
             raise RuntimeError(f"{command[0]}: {done.stdout.decode()} {done.stderr.decode()}")
 
     def _wait_for(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + DEADLINE
+        deadline = time.monotonic() + PATIENCE
         while not condition():
             if self._process is not None and self._process.poll() is not None:
                 raise RuntimeError(self.folder.with_name(self.folder.name + ".log").read_text(errors="replace"))
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{self.command()[0]} is not ready after {DEADLINE:.0f} s")
+                raise TimeoutError(f"{self.command()[0]} is not ready after {PATIENCE:.0f} s")
             time.sleep(0.02)

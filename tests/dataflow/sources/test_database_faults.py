@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 from towernmt.core.errors import DataError
 from towernmt.dataflow.sources.database_table import open_database
 from towernmt.dataflow.sources.source import Pair
@@ -61,7 +61,7 @@ def test_a_server_that_is_away_for_a_while_is_waited_for(server: Any, caplog: py
     reader.start()
     wait_until(lambda: "retrying" in caplog.text)       # it has noticed that the server is down
     server.start()
-    reader.join(120)
+    reader.join(PATIENCE)
     assert read == pairs()
 
 
@@ -154,6 +154,6 @@ def test_a_sqlite_database_that_another_process_writes_is_waited_for(tmp_path: P
     reader.start()
     wait_until(lambda: "retrying" in caplog.text)
     writer.execute("COMMIT")
-    reader.join(120)
+    reader.join(PATIENCE)
     writer.close()
     assert read == pairs() and "database is locked" in caplog.text

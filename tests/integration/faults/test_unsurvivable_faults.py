@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.free_ports import free_ports
+
 pytestmark = pytest.mark.processes
 
 SECRETS = ("wr0ng-s3cret", "s3:cr@t/%", "s3%3Acr%40t", "testsecret")
@@ -85,9 +87,7 @@ def no_such_file(faults: Faults) -> tuple[str, str]:
 
 
 def no_server(faults: Faults) -> tuple[str, str]:
-    from tests.servers.local_server import free_port
-
-    return faults.server("postgresql").uri("table=numbered&patience=0.3", port=free_port()), "not reachable for"
+    return faults.server("postgresql").uri("table=numbered&patience=0.3", port=free_ports(1)[0]), "not reachable for"
 
 
 @pytest.mark.parametrize("case", [

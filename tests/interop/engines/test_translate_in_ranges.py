@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -33,9 +34,12 @@ def started(run: Path, place: Path, *options: str) -> subprocess.Popen[bytes]:
 
 def workers_of(process: subprocess.Popen[bytes]) -> list[int]:
     """Return the processes that it started, except the resource tracker."""
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    return [int(child) for child in children
-            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    workers = []
+    for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+        with suppress(FileNotFoundError, ProcessLookupError):       # it has ended in the meantime
+            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+                workers.append(int(child))
+    return workers
 
 
 def ranges_done(place: Path) -> int:
@@ -68,8 +72,9 @@ def test_workers_and_the_command_itself_may_be_killed_at_any_moment(run_on_disk:
         done = ranges_done(place)
         if not until(lambda done=done: ranges_done(place) > done and workers_of(process), process):  # type: ignore
             break
-        os.kill(draws.choice(workers_of(process)), signal.SIGKILL)
-        kills += 1
+        if workers := workers_of(process):      # one that has just ended is started again
+            os.kill(draws.choice(workers), signal.SIGKILL)
+            kills += 1
     workers = workers_of(process)
     process.kill()
     assert b"was lost with in lines" in process.communicate()[1] and kills == KILLS

@@ -285,7 +285,8 @@ def test_a_package_puts_its_source_prefix_before_each_line(
 @pytest.mark.thorough
 @pytest.mark.parametrize(("search", "reason"), [
     ({"coverage_penalty": 0.2}, "coverage_penalty=0.2: its coverage penalty is computed differently"),
-    ({"min_length": 2}, "min_length=2: it compares hypotheses by probabilities without the forbidden tokens"),
+    pytest.param({"min_length": 2}, "min_length=2: it compares hypotheses by probabilities without the forbidden "
+                 "tokens", marks=pytest.mark.slow),
     ({"max_length_factor": 5.0}, "the export has 1,024 positions")])
 def test_int8_is_not_measured_if_the_graph_translates_all_lines(
         original_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, search: dict[str, Any], reason: str

@@ -51,9 +51,7 @@ def assert_equal(name: str, decoding: Decoding) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("search", [
-    "beam", pytest.param("rules", marks=pytest.mark.thorough),
-    *(pytest.param(name, marks=pytest.mark.slow) for name in ("greedy", "diverse", "sampling"))])
+@pytest.mark.parametrize("search", SEARCHES)
 def test_a_search_in_int64_finds_the_translations_of_int32(search: str) -> None:
     assert_equal("transformer", decoding_for(SEARCHES[search], log_probs=True))
 
