@@ -57,7 +57,10 @@ def _value(action: argparse.Action) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
+    """Return a help text as a cell of a table; text between backticks needs no escapes except that of `|`."""
+    parts = " ".join(text.split()).replace("|", "\\|").split("`")
+    return "`".join(part if number % 2 else part.replace("<", "&lt;").replace("*", "\\*")
+                    for number, part in enumerate(parts))
 
 
 if __name__ == "__main__":
