@@ -63,7 +63,8 @@ def test_a_word_may_begin_behind_a_sign_and_behind_a_character_of_a_script_witho
 
 @pytest.mark.parametrize(("sentences", "expected"), [
     (["One.", "", "Two."], "One. Two."), (["これは本です。", "はい。"], "これは本です。はい。"),
-    (["他说：“好。”", "我走……", "“你？”"], "他说：“好。”我走……“你？”"), (["我走。", "OK.", "你来。"], "我走。 OK. 你来。"),
+    (["他说：“好。”", "我走……", "“你？”"], "他说：“好。”我走……“你？”"),
+    (["我走。", "OK.", "你来。"], "我走。 OK. 你来。"),
     (["ฉันอยู่ที่นี่", "คุณอยู่ที่นั่น"], "ฉันอยู่ที่นี่ คุณอยู่ที่นั่น"), (["안녕.", "네."], "안녕. 네."), ([], "")])
 def test_sentences_are_joined_by_spaces_except_in_chinese_and_japanese(sentences: list[str], expected: str) -> None:
     assert joined_sentences(sentences) == expected
