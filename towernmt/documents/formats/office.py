@@ -68,13 +68,13 @@ class _RangeStart(NamedTuple):
     """The start of a range in the parts of a segment.
 
     Attributes:
-        number: index of the opening mark.
+        position: index of the opening mark.
         mark: the opening mark.
         around: key of the pair around the start.
         filled: number of parts before the start that are not white space or marks.
     """
 
-    number: int
+    position: int
     mark: Mark
     around: int
     filled: int
@@ -167,7 +167,7 @@ class Stretch:
                 if start.around == around[-1] and start.filled < filled:
                     while starts.popitem()[0] != edge.key:
                         pass    # a range that begins inside and ends outside would cross this one
-                    result[start.number + 1] = result[index + 1] = None
+                    result[start.position + 1] = result[index + 1] = None
                     result[index] = Mark("close", start.mark.key, part.content)
                     self._ranges += [start.mark.content, part.content]
                 else:
