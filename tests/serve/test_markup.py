@@ -49,8 +49,8 @@ def test_sentences_are_told_as_plain_text_with_the_words_that_stay(client):
     [text] = client.post(PATH, json=asked).json()["translations"]
     first, second = text["sentences"]
     assert (first["source"], first["translations"][0]["text"]) == ("das ist {name} hier.", "DAS IST {name} HIER.")
-    assert second["words"] == ["Und", "x = 1"] and second["translations"][0]["words"] == ["UND", "x = 1"]
-    assert second["translations"][0]["links"] == [[0, 0], [1, 1]]
+    assert (second["words"], second["translations"][0]["words"]) == (["Und", "x", "=", "1"], ["UND", "x", "=", "1"])
+    assert second["translations"][0]["links"] == [[word, word] for word in range(4)]
     streamed = client.post(PATH, json={**asked, "stream": True}).text.splitlines()
     assert json.loads(streamed[1])["translations"] == second["translations"]
     assert json.loads(streamed[-1])["translations"] == [text["text"]] == [

@@ -50,7 +50,8 @@ class Trained:
         size = {"source_vocab_size": vocabulary.size, "target_vocab_size": vocabulary.size}
         self.model = Transformer(TransformerSettings(**{**STUDENT, **size, **settings}))
         self.source_vocabulary = self.target_vocabulary = vocabulary
-        self.run = SimpleNamespace(architecture=lambda: "transformer", vocabulary=run, saved_settings=dict)
+        self.run = SimpleNamespace(architecture=lambda: "transformer", vocabulary=run, saved_settings=dict,
+                                   source_prefix="")
         self.checkpoint, self.uses_averages = str(run / "step-7" / "model"), True
 
     @property
