@@ -147,7 +147,7 @@ def dropout_rates(settings: Settings, conditions: TrainingConditions) -> Iterato
     has_general_data = settings.init.checkpoint and conditions.has_general_data
     share_of_new = 1.0 - settings.data.general_share if has_general_data else 1.0
     rate = next(rate for bound, rate in bounds if passes * share_of_new < bound)
-    if rate < 0.1 and (seen == "at least" or getattr(settings.model, "r_drop_alpha", False)):
+    if rate < 0.1 and (seen == "at least" or getattr(settings.model, "r_drop_alpha", 0.0) > 0.0):
         return
     for name in ("residual_dropout", "embedding_dropout"):
         yield AutomaticSetting(f"model.{name}", rate, f"training sees each pair {seen} {passes:.2g} times")
