@@ -10,6 +10,7 @@ import pytest
 from towernmt.checkpoint.checkpoint_files import state_text
 from towernmt.core.errors import SettingsError
 from towernmt.run.directory import RunDirectory, why_model_not_found
+from towernmt.run.resolve import Overrides, SettingsSources, read_config, resolve_settings
 from towernmt.run.run_settings import Settings, default_settings
 
 MODEL = """
@@ -104,3 +105,21 @@ class Other:
 def test_a_run_whose_model_will_be_lost_is_told_so_when_it_begins(file, name, model, reason):
     settings = Settings(name.format(file=file), default_settings().model if model == "its" else model)
     assert bool(why_model_not_found(settings)) == bool(reason) and reason in why_model_not_found(settings)
+
+
+def test_the_settings_of_a_run_are_used_for_another_requested_model(run, tmp_path):
+    settings = default_settings("transformer", "small")
+    RunDirectory(tmp_path / "base").save_settings(settings)
+    config = read_config(tmp_path / "base" / "settings.yaml")
+    name = f"{tmp_path / 'mine.py'}:Mine"
+    found = resolve_settings(SettingsSources(model=name, overrides=(config,))).settings
+    assert (found.architecture, found.model) == (name, settings.model)
+
+
+def test_a_model_is_requested_by_the_option_alone(run, tmp_path):
+    custom = read_config(run.settings_file)
+    with pytest.raises(SettingsError, match=r"settings.yaml has the settings of the model mine.py:Mine: pass --model"):
+        resolve_settings(SettingsSources(overrides=(custom,)))
+    with pytest.raises(SettingsError, match="^--set: architecture=rnnsearch is the name of another model"):
+        resolve_settings(SettingsSources(overrides=(Overrides("--set", {"architecture": "rnnsearch"}),)))
+    assert resolve_settings(SettingsSources(run=run, overrides=(custom,))).settings == run.settings()

@@ -41,12 +41,15 @@ class SavedRun:
 
     ```
     settings.yaml            all settings, fingerprints of the inputs, and versions
+    automatic.yaml           automatic settings, with their reasons
     rollbacks.json           after a divergence: factor of the learning rate
     vocabulary/              source and target vocabularies
     code/                    for a custom model: its file and the nearby files that it imports, with their SHA-256
     checkpoints/step-N/      the last checkpoints
     best/step-N/             the best by validation, best/record.json, best/log
     averaged/step-N/         the mean of the last checkpoints, if it is better; averaged/record.json
+    averages/                means of checkpoints by `towernmt average`
+    monolingual/             with monolingual text: the first model, its translations, and their preparation
     log/                     log.log, stats.jsonl, TensorBoard events
     exports/                 cached exports for CTranslate2, with the BLEU of int8; may be deleted at any time
     ```

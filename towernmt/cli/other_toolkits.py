@@ -32,6 +32,9 @@ _TRAIN = {
     "sentencepiece-options word-min-count nwordssrc nwordstgt": _VOCABULARY,
     "arch a architecture type model-type encoder-type decoder-type encoder decoder task":
         "write --model transformer (see --model in the help), and --preset for its size",
+    "user-dir": "write --model FILE.py:CLASS for a custom model or loss",
+    "criterion": "leave it out: the loss is cross-entropy with --set model.label_smoothing=X; write --model "
+                 "FILE.py:CLASS for a custom loss",
     "c config-file auto-config hparams parameters hp": "write --config FILE, or --set KEY=VALUE",
     "device devices device-id device-ids device-list gpus gpu-id gpu-ids gpu-ranks num-gpus world-size use-gpu":
         "write --gpu 0,1 for GPUs, or --towers N for the CPU",

@@ -161,7 +161,8 @@ def _specified_settings(sources: SettingsSources) -> Settings:
     else:
         settings = sources.base or default_settings(sources.model or "transformer", sources.preset)
     saved = settings
-    for origin, values in sources.overrides:
+    for origin, all_values in sources.overrides:
+        values = _without_name_of_model(origin, all_values, sources, settings)
         for key in values:
             if key in VOCABULARY_SIZES:
                 raise SettingsError(f"{origin}: {key} cannot be set, because it is the size of the vocabulary of "
@@ -173,6 +174,25 @@ def _specified_settings(sources: SettingsSources) -> Settings:
         if not any("optimizer.learning_rate" in values for _, values in sources.overrides):
             _check_unit_of_rate(saved, settings)
     return settings
+
+
+def _without_name_of_model(origin: str, values: Mapping[str, Any], sources: SettingsSources, settings: Settings
+                           ) -> dict[str, Any]:
+    """Return values without the name of the model, which the `settings.yaml` of a run has.
+
+    With `--model`, these settings are used for another model.
+
+    Raises:
+        SettingsError: the name is of another model, and `--model` is not specified.
+    """
+    names = {settings.architecture, *([] if sources.run is None else [sources.run.architecture()])}
+    name = values.get("architecture", settings.architecture)
+    if sources.model is None and name not in names:
+        raise SettingsError(f"{origin}: architecture={name} is the name of another model than {settings.architecture}: "
+                            "pass it as --model instead." if origin == "--set" else
+                            f"{origin} has the settings of the model {name}: pass --model {name}, or --model with the "
+                            "model that shall have these settings.")
+    return {key: value for key, value in values.items() if key != "architecture"}
 
 
 def _check_initial_values(saved: Settings, settings: Settings, run: RunDirectory) -> None:
