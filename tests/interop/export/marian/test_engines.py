@@ -81,8 +81,8 @@ def exported(request, tmp_path_factory) -> tuple[Path, list[str]]:
     values = {name: random.normal(0, 0.3, shape).astype(np.float32) for name, shape in variables()}
     trained = SimpleNamespace(
         model=Transformer(SETTINGS), weights=lambda: values, source_vocabulary=VOCABULARY, target_vocabulary=VOCABULARY,
-        run=SimpleNamespace(architecture=lambda: "transformer", vocabulary=path / "run"), uses_averages=True,
-        checkpoint=str(path / "step-1/model"))
+        run=SimpleNamespace(architecture=lambda: "transformer", vocabulary=path / "run", source_prefix=""),
+        uses_averages=True, checkpoint=str(path / "step-1/model"))
     (path / "text").write_text("\n".join(SENTENCES) + "\n")
     search = SearchSettings()
     if request.param:
