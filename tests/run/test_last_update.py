@@ -46,7 +46,7 @@ def batches(data: PreparedData) -> Batches:
 
 def end_of(train: TrainSettings, source: GeneralQueueInput) -> int:
     """Return the last update of a new run."""
-    return last_update(train, estimated_end(train, source, None))
+    return last_update(train, estimated_end(train, source))
 
 
 def test_epochs_end_with_their_last_batch(batches: Batches) -> None:

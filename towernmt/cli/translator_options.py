@@ -68,9 +68,11 @@ def add_translator_options(parser: argparse.ArgumentParser) -> None:
 
 def models_give_attention(args: argparse.Namespace) -> bool:
     """Return whether all models of the options can return attention; `make_translator` refuses missing models."""
+    if engine_of(args) == "ctranslate2":
+        return True
     device_of(args)     # before TensorFlow is imported
     runs = [open_run(model, args.trust_code) for model in args.model]
-    return engine_of(args) == "ctranslate2" or all(run.gives_attention() for run in runs if run.exists())
+    return all(run.gives_attention() for run in runs if run.exists())
 
 
 def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attention: bool = False,

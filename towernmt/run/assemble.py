@@ -9,7 +9,6 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from tensorpack.callbacks import Callback
@@ -33,7 +32,7 @@ from towernmt.callbacks.stopping import (
 )
 from towernmt.callbacks.summaries import Histograms, LossScaleMonitor
 from towernmt.callbacks.validation_metrics import MEANS_OF_TRAINING, METRICS, mode_of
-from towernmt.checkpoint.checkpoint_files import STATE, latest_checkpoint, read_state
+from towernmt.checkpoint.checkpoint_files import STATE, CheckpointState, latest_checkpoint, read_state
 from towernmt.checkpoint.records import fingerprints
 from towernmt.core.errors import ALMOST_EQUAL, SettingsError, nearest
 from towernmt.core.graph_state import GraphSettings, LossScaling, configure_graph
@@ -85,6 +84,7 @@ def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, mo
     """
     train, log, checkpoint = settings.train, settings.log, settings.checkpoint
     latest = latest_checkpoint(run.checkpoints)
+    saved = None if latest is None else read_state(latest)
     metric: str | None = None       # the scalar of best checkpoints and early stopping
     scores: list[str] = []
     validator: BleuValidator | None = None
@@ -100,9 +100,11 @@ def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, mo
                 model, data.valid_source, data.valid_target, data.source_vocabulary, data.target_vocabulary,
                 log.attention_pictures, settings.search.averaged, scores[0]))
     check_plateau(settings, scores)
-    limit = _time_limit(train, latest)
-    end_of_epochs = estimated_end(train, source, latest)
-    callbacks += [] if end_of_epochs is None else [end_of_epochs]
+    limit, end_of_epochs = _time_limit(train, saved), estimated_end(train, source)
+    if end_of_epochs is not None:
+        if latest is not None and saved is not None:
+            restore_callback(end_of_epochs, saved.callbacks, latest / STATE)    # for the expected end
+        callbacks.append(end_of_epochs)
     callbacks.append(make_schedule(settings.schedule, settings.optimizer.learning_rate, width_of_model(settings),
                                    train.steps, limit, end_of_epochs))
     if metric and train.stop_patience:
@@ -119,54 +121,47 @@ def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, mo
         callbacks.append(StopAtStep(train.steps))
     if limit is not None:
         callbacks.append(limit)
-    if validator is not None and latest is not None:
-        _forget_scores_of_other_text(callbacks, validator, latest)
+    if validator is not None and saved is not None:
+        _forget_scores_of_other_text(callbacks, validator, saved)
     return callbacks
 
 
-def _forget_scores_of_other_text(callbacks: Sequence[Callback], validator: BleuValidator, checkpoint: Path) -> None:
+def _forget_scores_of_other_text(callbacks: Sequence[Callback], validator: BleuValidator, saved: CheckpointState
+                                 ) -> None:
     """Let the callbacks that watch a score begin again if its validation set had other sentences before a resume."""
-    saved = read_state(checkpoint).callbacks.get(validator.state_key)
+    validation = saved.callbacks.get(validator.state_key)
     for callback in callbacks:
-        if isinstance(callback, ScoreWatcher) and isinstance(saved, dict):
-            callback.forgets_scores = validator.had_other_text(saved, callback.metric)
+        if isinstance(callback, ScoreWatcher) and isinstance(validation, dict):
+            callback.forgets_scores = validator.had_other_text(validation, callback.metric)
 
 
-def _time_limit(train: TrainSettings, checkpoint: Path | None) -> StopAfterMinutes | None:
+def _time_limit(train: TrainSettings, saved: CheckpointState | None) -> StopAfterMinutes | None:
     """Return the limit of `train.minutes`, or None; it counts the time before a resume, even if there was no limit.
 
     Args:
         train: the limits.
-        checkpoint: the checkpoint to resume from; None for a new run.
+        saved: state of the checkpoint to resume from; None for a new run.
     """
     if not train.minutes:
         return None
     limit = StopAfterMinutes(train.minutes)
-    seconds = None if checkpoint is None else trained_seconds(read_state(checkpoint))
+    seconds = None if saved is None else trained_seconds(saved)
     if seconds is not None:
         limit.restore_state({"elapsed_seconds": seconds})
     return limit
 
 
-def estimated_end(train: TrainSettings, source: GeneralQueueInput, checkpoint: Path | None) -> EndOfEpochs | None:
+def estimated_end(train: TrainSettings, source: GeneralQueueInput) -> EndOfEpochs | None:
     """Return the end of `train.epochs`; None without this limit, or if the size of an epoch is unknown, as of a stream.
 
     It is an estimate if the corpus has several blocks, or if batches had another size before a resume.
-
-    Args:
-        train: the limits.
-        source: input of the towers.
-        checkpoint: the checkpoint to resume from; None for a new run.
     """
     if not train.epochs:
         return None
     try:
-        end = EndOfEpochs(train.epochs, source.estimated_size(), train.update_cycle)
+        return EndOfEpochs(train.epochs, source.estimated_size(), train.update_cycle)
     except NotImplementedError:
         return None
-    if checkpoint is not None:
-        restore_callback(end, read_state(checkpoint).callbacks, checkpoint / STATE)
-    return end
 
 
 def last_update(train: TrainSettings, end_of_epochs: EndOfEpochs | None) -> int:

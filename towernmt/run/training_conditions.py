@@ -139,9 +139,13 @@ class TrainingConditions:
         if self.rates is None or settings.model is None or self.gpus:
             return None
         faster = BFLOAT16_SPEEDUP if settings.train.precision == "bfloat16" else 1.0
-        passes = 2 if getattr(settings.model, "r_drop_alpha", 0.0) else 1
-        operations = 6.0 * passes * parameters_in_products(settings.model, self.vocabulary)
+        operations = 6.0 * passes_of_batch(settings.model) * parameters_in_products(settings.model, self.vocabulary)
         return RATE_FRACTION * faster * self.rates.float32 / operations
+
+
+def passes_of_batch(model: object) -> int:
+    """Return how often an update computes each batch: twice with R-Drop, which compares two passes."""
+    return 2 if getattr(model, "r_drop_alpha", 0.0) else 1
 
 
 def parameters_in_products(model: object, vocabulary: int) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from towernmt.run.rules.automatic_value import MANY_PASSES, AutomaticSetting, round_down
 from towernmt.run.run_settings import Settings
-from towernmt.run.training_conditions import TrainingConditions, parameters_in_products
+from towernmt.run.training_conditions import TrainingConditions, parameters_in_products, passes_of_batch
 
 
 def batch(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
@@ -75,9 +75,9 @@ def memory_of_step(model: object, vocabulary: int, tokens: int) -> float:
     """
     hidden, filters = getattr(model, "hidden_size", 512), getattr(model, "filter_size", 2048)
     layers = getattr(model, "encoder_layers", 6) + getattr(model, "decoder_layers", 6)
-    passes = 2 if getattr(model, "r_drop_alpha", 0.0) else 1
     parameters = parameters_in_products(model, vocabulary)
-    return 16 * parameters + 4.0 * passes * tokens * (3 * vocabulary + layers * (18 * hidden + 3 * filters))
+    activations = passes_of_batch(model) * tokens * (3 * vocabulary + layers * (18 * hidden + 3 * filters))
+    return 16 * parameters + 4.0 * activations
 
 
 def mixing(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
