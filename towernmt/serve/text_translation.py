@@ -6,7 +6,6 @@ Sentences contain placeholders for protected words, which the translations must 
 from __future__ import annotations
 
 import html
-import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from typing import Literal, NamedTuple
 
 from towernmt.dataflow.text.language_codes import base_code
 from towernmt.documents.formats.html import HtmlDocument
+from towernmt.documents.formats.markup_tokens import Tokens
 from towernmt.documents.formats.plain import Lines
 from towernmt.documents.formats.xml import XmlDocument, XmlSettings
 from towernmt.documents.source_sentences import SourceSentence
@@ -124,7 +124,6 @@ def translate_sentences(model: ServedModel, sentences: Sequence[str], options: S
     return translations
 
 
-_TAG = re.compile(r"<(?P<slash>/?)(?P<name>[a-zA-Z]{0,20})[^<>]*>")
 _UNREAD = ("script", "style")
 """Elements of HTML whose text readers do not see."""
 Splitting = Literal["1", "nonewlines", "0"]
@@ -237,16 +236,13 @@ def detection_text(texts: Sequence[str], format: str) -> str:
 def _without_markup(text: str, format: str) -> str:
     """Return the words of HTML or XML, with single spaces; for HTML without scripts and styles, which look English."""
     words: list[str] = []
-    end, unread = 0, ""
-    for tag in _TAG.finditer(text):
-        name = tag["name"].lower()
-        if not unread:
-            words.append(text[end:tag.start()])
-            unread = name if format == "html" and name in _UNREAD and not tag["slash"] else ""
-        elif tag["slash"] and name == unread:
-            unread = ""
-        end = tag.end()
-    return " ".join(html.unescape(" ".join([*words, "" if unread else text[end:]])).split())
+    is_unread = False
+    for token in Tokens(text, xml=format == "xml"):
+        if token.kind == "text" and not is_unread:
+            words.append(text[token.start:token.end])
+        # The content of such an element is one token.
+        is_unread = format == "html" and token.kind == "open" and token.name in _UNREAD
+    return " ".join(html.unescape(" ".join(words)).split())
 
 
 def _document(text: str, request: TextRequest) -> Lines | HtmlDocument | XmlDocument:

@@ -15,9 +15,12 @@ from towernmt.dataflow.text.pharaoh_alignments import Link
 from towernmt.dataflow.text.word_segmentation import space_between
 from towernmt.dataflow.vocabulary.base import EOS, Vocabulary
 
-_ENDS = ".!?…؟۔।॥።։។။"
-"""Marks that end a sentence before a space. Those after `…` are Arabic, Urdu, Indian, Armenian, Ethiopic, Khmer and
-Burmese."""
+_ENDS_WITH_SPACE = ".!?…؟۔።։"
+"""Marks that end a sentence before a space, or an abbreviation. Those after `…` are Arabic, Urdu, Ethiopic and
+Armenian."""
+_SURE_ENDS = "।॥។။"
+"""Marks of Indian scripts, Khmer and Burmese that always end a sentence."""
+_ENDS = _ENDS_WITH_SPACE + _SURE_ENDS
 
 # Patterns of positions to divide a line at, best first.
 _CUTS = [
@@ -34,8 +37,8 @@ _FACTORED_CUTS = [
 ]
 
 
-_SENTENCE_END = re.compile(r"(?<=[^\W\d_]{2})(?<![IVXL]{2})[.!?…؟۔።։]+[\"'“”‘’»«)\]]*\s+"
-                           r"(?=[\"'„“‚‘»«(\[]*[^\W\d_a-zß-ÿ])|[。！？।॥។။](?=.)")
+_SENTENCE_END = re.compile(rf"(?<=[^\W\d_]{{2}})(?<![IVXL]{{2}})[{_ENDS_WITH_SPACE}]+[\"'“”‘’»«)\]]*\s+"
+                           rf"(?=[\"'„“‚‘»«(\[]*[^\W\d_a-zß-ÿ])|[。！？{_SURE_ENDS}](?=.)")
 """The end of a sentence before another one. Marks that are used for abbreviations, too, follow a word of two letters or
 more that is not a Roman numeral."""
 

@@ -50,6 +50,12 @@ def written(content: bytes, translated: list[Segment] | None = None, kind: str =
     return found.partition("<w:body>")[2].partition("</w:body>")[0]
 
 
+def with_translation(body: str, translation: fakes.Fake) -> str:
+    """Return the body of a document with one sentence after its translation."""
+    split = SplitSegments(open_docx(document(body)).segments, None)
+    return written(document(body), split.segments([translation]))
+
+
 def run(text: str, look: str = "") -> str:
     space = ' xml:space="preserve"' if text != text.strip() else ""
     return f"<w:r>{f'<w:rPr>{look}</w:rPr>' if look else ''}<w:t{space}>{text}</w:t></w:r>"
@@ -120,7 +126,7 @@ def test_invisible_items_do_not_divide_a_word(items: tuple[str, ...]) -> None:
     split = SplitSegments(open_docx(document(body)).segments, None)
     assert [sentence.text for sentence in split.sentences] == ["Das Hausboot fährt."]
     houseboat = fakes.Fake("The houseboat moves.", [(0, 0), (1, 1), (2, 2)])
-    found = without_runs(written(document(body), split.segments([houseboat])))
+    found = without_runs(with_translation(body, houseboat))
     for item in map(without_runs, items):
         assert found.count(item) == 1
         found = found.replace(item, "")
@@ -135,9 +141,8 @@ def test_a_comment_surrounds_the_translation_of_its_words() -> None:
     start, end = COMMENT
     body = f"<w:p>{run('Das ')}{start}{run('kleine rote ')}{run('Haus', BOLD)}{end}{run(' brennt.')}</w:p>"
     assert written(document(body)) == body
-    split = SplitSegments(open_docx(document(body)).segments, None)
     french = fakes.Fake("La petite maison rouge brûle.", [(0, 0), (1, 1), (2, 3), (3, 2), (4, 4)])
-    assert written(document(body), split.segments([french])) == (
+    assert with_translation(body, french) == (
         f"<w:p>{run('La ')}{start}{run('petite ')}{run('maison', BOLD)}{run(' rouge')}{end}{run(' brûle.')}</w:p>")
     assert written(document(body), [("Rien.",)]) == f"<w:p>{run('Rien.')}{start}{end}</w:p>"
 
@@ -146,15 +151,13 @@ def test_a_comment_at_an_edge_of_a_paragraph_surrounds_the_translation_of_its_wo
     start, end = COMMENT
     body = f"<w:p>{start}{run('Das rote Haus')}{end}{run(' brennt.')}</w:p>"
     assert written(document(body)) == body
-    split = SplitSegments(open_docx(document(body)).segments, None)
     french = fakes.Fake("La maison rouge brûle.", [(0, 0), (1, 2), (2, 1), (3, 3)])
-    assert written(document(body), split.segments([french])) == (
+    assert with_translation(body, french) == (
         f"<w:p>{start}{run('La maison rouge')}{end}{run(' brûle.')}</w:p>")
     body = f"<w:p>{run('Da ist ')}{start}{run('rotes Haus')}{end}</w:p>"
     assert written(document(body)) == body
-    split = SplitSegments(open_docx(document(body)).segments, None)
     french = fakes.Fake("Voilà une maison rouge", [(0, 0), (1, 1), (2, 3), (3, 2)])
-    assert written(document(body), split.segments([french])) == (
+    assert with_translation(body, french) == (
         f"<w:p>{run('Voilà une ')}{start}{run('maison rouge')}{end}</w:p>")
 
 
@@ -203,7 +206,7 @@ def test_a_formula_is_a_word_that_is_not_translated() -> None:
     split = SplitSegments(open_docx(document(body)).segments, None)
     assert [sentence.text for sentence in split.sentences] == ["Für X1 gilt das nicht."]
     english = fakes.Fake("This is not true for X1.", [(0, 4), (1, 5), (2, 1), (3, 0), (4, 2)])
-    assert written(document(body), split.segments([english])) == (
+    assert with_translation(body, english) == (
         f"<w:p>{run('This is not true for ')}{formula}{run('.')}</w:p>")
 
 
