@@ -113,8 +113,8 @@ def budget(learning_rate: float, steps: int = 0, elapsed: Callable[[], float] | 
     Args:
         learning_rate: the rate at the start.
         steps: the last update of the run; 0: not known.
-        elapsed: returns the used share of the time limit, 0 to 1; None: no time limit. Of several limits, the nearest
-            one counts.
+        elapsed: returns the used share of the time limit, 0 to 1; None: no time limit. If there are several
+            limits, the nearest one counts.
         warmup_steps: updates of linear warm-up.
         end_learning_rate: the rate at the end of the run.
         of_epochs: returns the used share of the epochs before an update; None: no limit of epochs.

@@ -72,7 +72,7 @@ class SavedRun:
 
     @property
     def source_prefix(self) -> str:
-        """Text that a translator puts before each source line, unless it has another one; only packages have it."""
+        """Default text before each source line of a translation; "" except for packages."""
         return ""
 
     def exists(self) -> bool:

@@ -121,8 +121,7 @@ def _dataclass(annotation: Any, owner: Any) -> Any:
 def _namespace(owner: Any) -> dict[str, Any]:
     """Return the names of the module that defines a class or function; {} if they are unknown.
 
-    The module of that name in `sys.modules` may be another one, because two runs may have different copies of a
-    package.
+    `sys.modules` may contain a different module of that name, because two runs may have different copies of a package.
     """
     functions = vars(owner).values() if isinstance(owner, type) else [owner]
     for function in functions:

@@ -49,7 +49,7 @@ def check_vocabularies(settings: PrepareSettings) -> None:
     sides = learned_sides(settings)
     unused: tuple[str, ...] = ()
     if all(files_by_side(settings, bool(settings.shared_vocab)).values()):
-        # Of codes without the list of their subwords, the list is learned, and so are the values of factors.
+        # If a file of codes has no list of subwords, this list is learned. The values of factors are always learned.
         unused = _SEGMENTATION_SETTINGS if sides or settings.factors else _LEARNING_SETTINGS
     for name in unused:
         if getattr(settings, name) != getattr(PrepareSettings, name):

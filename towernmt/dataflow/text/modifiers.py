@@ -55,7 +55,7 @@ class PairText:
 
     Attributes:
         source, target: the present texts.
-        following: source and target of the next pair, without tags; None if there is none.
+        following: source and target of the next pair, without tags; None at the end.
         languages: ISO 639-1 codes of source and target, or "".
     """
 

@@ -137,7 +137,7 @@ def _tmx_texts(content: bytes, name: str, language: str) -> Iterator[str]:
 _UNITS = ("trans-unit", "segment")
 """Elements that contain a source and a target, in XLIFF 1 and 2."""
 _UNTRANSLATED = ("new", "needs-translation", "initial")
-"""States of units whose target is no translation yet, but often a copy of the source, in XLIFF 1 and 2."""
+"""States of units that are not translated yet, in XLIFF 1 and 2. Their target is often a copy of the source."""
 _CODES = ("bpt", "ept", "it", "ph", "ut")
 """Elements that contain markup instead of text."""
 _DISPLAYS = ("equiv-text", "disp")

@@ -141,7 +141,7 @@ def _excluded(phrase: str, other_phrase: str) -> SettingsError:
 
 
 def is_one_token(word: str, vocabulary: Vocabulary) -> bool:
-    """Return whether a vocabulary has a word as one token, besides that of a space."""
+    """Return whether a vocabulary has a word as one token; a token for the space before it is not counted."""
     ids = vocabulary.encode(word)
     return vocabulary.unk_id not in ids and sum(vocabulary.id_to_piece(id).strip(SPACE) != "" for id in ids) == 1
 

@@ -42,7 +42,7 @@ it did in 39 passes, and not in 19 (docs/notes/measurements.md, "A trained model
 
 
 def is_transformer(settings: Settings) -> bool:
-    """Whether the model is a Transformer, or a custom class with its settings and without an optimizer of its own.
+    """Whether the model is a Transformer, or a custom class with the same settings that does not override `optimizer`.
 
     Classes that are derived from `Transformer` usually change little, so they get the same automatic settings. Then
     the scores of both can be compared, too.
