@@ -154,6 +154,12 @@ def test_the_data_without_word_alignments_are_named(tmp_path: Path, aligned: str
         make_batches(MixedData(data["new"], data["general"]), SETTINGS, alignments=True)
 
 
+def test_general_data_without_a_share_of_the_pairs_need_no_word_alignments(tmp_path: Path) -> None:
+    data = MixedData(make_data(tmp_path, "new", NEW, alignments="learn"), make_data(tmp_path, "general", GENERAL))
+    (*_, (_, batch)) = make_batches(data, replace(SETTINGS, general_share=0.0), 1, alignments=True).read()
+    assert batch.alignment is not None
+
+
 def test_general_sources_begin_with_the_tag_and_new_ones_do_not(data: MixedData) -> None:
     tagged = MixedData(data.new, data.general, BOS)
     assert tagged.fingerprint != data.fingerprint

@@ -121,7 +121,7 @@ def make_batches(data: TrainingData, settings: StreamBatchSettings, epochs: int 
         DataError: the data have no pairs.
     """
     if alignments:
-        _check_alignments(data)
+        _check_alignments(data, settings.general_share)
     if isinstance(data, StreamedCorpus):
         stream = data.batches(settings, epochs, report)
         if report is not None:
@@ -133,15 +133,17 @@ def make_batches(data: TrainingData, settings: StreamBatchSettings, epochs: int 
     return batches
 
 
-def _check_alignments(data: TrainingData) -> None:
-    """Refuse data without word alignments; mixed data need them in both of their parts.
+def _check_alignments(data: TrainingData, general_share: float) -> None:
+    """Refuse data without word alignments; general data need them, too, if they have a share of the pairs.
 
     Raises:
         SettingsError: names the data without alignments.
     """
     from towernmt.dataflow.batches.mixed_data import MixedData
 
-    parts: list[TrainingData] = [data.new, data.general] if isinstance(data, MixedData) else [data]
+    parts = [data]
+    if isinstance(data, MixedData):
+        parts = [data.new, data.general] if general_share else [data.new]
     for part in parts:
         if not getattr(part, "has_alignments", False):
             raise SettingsError(f"model.guided_alignment_weight is above 0, but {part.directory} has no word "
