@@ -56,6 +56,8 @@ def test_the_defaults_that_several_workers_get_without_a_request_are_reported(
     (["--workers", "2", "--gpu", "2,3"], "write --gpu 0,1 for 2 GPUs per worker."),
     (["--min-workers", "1"], "--min-workers is an option of --workers: pass --workers, too."),
     (["--ray", "local"], "--ray is an option of --workers: pass --workers, too."),
+    (["--workers", "2", "--dry-run"],
+     "--dry-run forecasts a training in one process, and --workers starts several: leave out one of them."),
     (["--workers", "2", "--set", "train.steps=-1"], "train.steps=-1 must be at least 0.")])
 def test_the_error_of_impossible_options_is_one_sentence(
         prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str],
@@ -66,11 +68,14 @@ def test_the_error_of_impossible_options_is_one_sentence(
     assert not (tmp_path / "run").exists()
 
 
-def test_workers_in_a_cluster_that_the_environment_names_are_refused(
+def test_workers_and_a_forecast_in_a_cluster_that_the_environment_names_are_refused(
         prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}')
-    assert main(["train", "--data", str(prepared), "--logdir", str(tmp_path / "run"), "--workers", "2"]) == 1
+    command = ["train", "--data", str(prepared), "--logdir", str(tmp_path / "run")]
+    assert main([*command, "--workers", "2"]) == 1
     assert "TF_CONFIG or SLURM already names the workers" in capsys.readouterr().err
+    assert main([*command, "--dry-run"]) == 1
+    assert "TF_CONFIG or SLURM names several workers: unset the environment variables." in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

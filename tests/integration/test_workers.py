@@ -118,7 +118,8 @@ def test_a_worker_with_other_settings_is_refused_by_all_with_what_differs(
         assert named in result.the_error()
 
 
-SAVED_OFTEN = ["train.steps=40", "checkpoint.steps=8", "validation.steps=0", "model.residual_dropout=0.1"]
+SAVED_OFTEN = ["optimizer.name=muon", "train.steps=40", "checkpoint.steps=8", "validation.steps=0",
+               "model.residual_dropout=0.1"]
 
 
 @pytest.fixture(scope="module")

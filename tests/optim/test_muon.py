@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -96,6 +97,23 @@ def test_hidden_matrices_make_muons_steps_and_the_others_adams(graph, conditiona
             expected = adamw_steps(name, gradients_of_name)
         np.testing.assert_allclose(values[name], expected, rtol=2e-4, atol=2e-5,
                                    err_msg=name)
+
+
+@pytest.mark.parametrize("decay", [0.0, DECAY])
+def test_a_repeated_direction_changes_no_weight_before_the_towers_have_read_it(graph, decay):
+    """A tower may read a weight late, as a compiled tower does, which first waits for its batch."""
+    variable = tf1.get_variable("a/kernel", initializer=drawn(1)["a/kernel"])
+    late = tf.numpy_function(lambda: (time.sleep(0.2), np.float32(0.0))[1], [], tf.float32)
+    with tf1.control_dependencies([late]):
+        gradient = tf.identity(variable.read_value())       # the weight that the tower has read
+    update = Muon(RATE, decay, 0.8, 0.95, 1e-6, interval=2).apply_gradients([(gradient, variable)])
+    with tf1.Session() as session:
+        session.run(tf1.global_variables_initializer())
+        for _ in range(4):
+            before = session.run(variable)
+            read, _ = session.run([gradient, update])
+            np.testing.assert_array_equal(read, before)
+            assert not np.array_equal(session.run(variable), before)
 
 
 def test_slots_have_the_names_by_which_checkpoints_keep_them(graph):

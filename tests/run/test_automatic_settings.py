@@ -507,6 +507,17 @@ def test_updates_are_those_of_the_nearest_limit():
     assert at.updates(default_settings()) is None
 
 
+@pytest.mark.parametrize("unit", ["target", "longest", "source+target", "sentences"])
+def test_a_batch_has_no_more_tokens_than_a_pass(unit):
+    at = dataclasses.replace(TATOEBA, target_tokens=200, pairs=30)
+    given = {"data.batch_tokens": 512, "data.batch_type": unit}
+    by_steps, by_epochs, in_cycles = (apply_overrides(default_settings(), {**given, **limits}) for limits in (
+        {"train.steps": 40}, {"train.epochs": 100}, {"train.epochs": 100, "train.update_cycle": 4}))
+    assert at.passes(by_steps) == 40
+    assert (at.updates(by_epochs), at.updates(in_cycles)) == (100, 25)
+    assert chosen(at, train__epochs=100, data__batch_type=unit)["schedule.warmup_steps"] == 5
+
+
 @pytest.mark.parametrize(("unit", "updates"), [("target", 250), ("longest", 250), ("source+target", 500),
                                                ("sentences", 25)])
 def test_updates_are_counted_in_the_unit_of_the_batches(unit, updates):

@@ -86,6 +86,10 @@ def run_train(options: argparse.Namespace) -> int:
             raise SettingsError(f"{option_name(name)} is an option of --monolingual and --source-monolingual: pass one "
                                 "of them, too.")
     workers = workers_of_cluster() if options.workers is None else options.workers
+    if options.dry_run and workers is not None:
+        raise SettingsError("--dry-run forecasts a training in one process, and " + (
+            "TF_CONFIG or SLURM names several workers: unset the environment variables."
+            if options.workers is None else "--workers starts several: leave out one of them."))
     run = existing_run(options.logdir)
     if options.logdir and (Path(options.logdir) / MONOLINGUAL_RECORD).is_file():
         raise SettingsError(f"{options.logdir} holds a training with monolingual text: pass the same --monolingual or "

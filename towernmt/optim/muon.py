@@ -100,10 +100,11 @@ class Muon(AdamW):
         else:
             steps = self._steps(directions, variables)
         for (gradient, variable), step in zip(pairs, steps, strict=True):
-            if self._weight_decay:
-                with tf1.control_dependencies([gradient]):      # not before the step has read the weights
+            # Not before the towers have read the weights; a repeated direction does not depend on their gradients.
+            with tf1.control_dependencies([gradient]):
+                if self._weight_decay:
                     step += self._weight_decay * variable.read_value()
-            updates.append(variable.assign_sub(rate * step, read_value=False))
+                updates.append(variable.assign_sub(rate * step, read_value=False))
         return updates
 
     def _steps_at_intervals(self, directions: list[Tensor], variables: list[Variable]

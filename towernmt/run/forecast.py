@@ -56,7 +56,8 @@ class TrainingForecast:
         amounts = [f"{round_down(self.updates):,} updates"] if self.updates is not None else []
         amounts += [f"{self.passes:.1f} passes over the corpus"] if self.passes is not None else []
         unlimited = "without a limit (train.steps, train.epochs or train.minutes)"
-        amount = f"about {', '.join(amounts)}" if amounts else unlimited
+        unknown = unlimited if self.minutes is None else "an unknown number of updates"
+        amount = f"about {', '.join(amounts)}" if amounts else unknown
         if self.updates_before:
             amount += f", of which the run has made {self.updates_before:,} updates"
         return [f"Training: {amount}; {self._end(now)}.", f"Memory: {self._memory()}."]
@@ -134,8 +135,8 @@ def forecast_training(settings: Settings, data: TrainingData, gpus: Sequence[int
     conditions = conditions or training_conditions(data, gpus, None)
     if conditions.rates is None and not gpus:       # the speed of GPUs is not estimated
         conditions = replace(conditions, rates=product_rates(gpus))
-    return TrainingForecast(settings.data.batch_tokens, conditions.updates(settings), conditions.passes(settings),
-                            _minutes(settings, conditions), memory, *_made_before(run))
+    before = _made_before(run)
+    return TrainingForecast(settings.data.batch_tokens, *_amounts(settings, conditions, *before), memory, *before)
 
 
 def _made_before(run: RunDirectory | None) -> tuple[int, float]:
@@ -147,7 +148,26 @@ def _made_before(run: RunDirectory | None) -> tuple[int, float]:
     return state.step, (trained_seconds(state) or 0.0) / 60
 
 
+def _amounts(settings: Settings, conditions: TrainingConditions, updates_before: int, minutes_before: float
+             ) -> tuple[float | None, float | None, float | None]:
+    """Return the updates, the passes and the minutes of a training, each None if unknown or without a limit.
+
+    A resumed run is expected to continue at the speed of its previous updates, validations included. This is known
+    better than the speed of a new run, which is estimated within a factor of two, and on GPUs not at all.
+    """
+    if not updates_before or not minutes_before:
+        return conditions.updates(settings), conditions.passes(settings), _minutes(settings, conditions)
+    per_minute, train = updates_before / minutes_before, settings.train
+    by_number = conditions.updates(replace(settings, train=replace(train, minutes=0.0)))
+    limits = [limit for limit in (by_number, train.minutes * per_minute) if limit]
+    if not limits:
+        return None, conditions.passes(settings), None
+    updates = min(limits)
+    return updates, conditions.passes_of_updates(settings, updates), updates / per_minute
+
+
 def _minutes(settings: Settings, conditions: TrainingConditions) -> float | None:
+    """Return the expected minutes of a new training, at the estimated speed."""
     tokens, speed = conditions.tokens(settings), conditions.tokens_per_second(settings)
     expected = tokens / speed / 60 if tokens is not None and speed is not None else None
     limits = [minutes for minutes in (expected, settings.train.minutes) if minutes]

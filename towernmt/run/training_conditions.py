@@ -79,15 +79,19 @@ class TrainingConditions:
         return None if tokens is None or of_update is None else tokens / of_update
 
     def _tokens_of_update(self, settings: Settings) -> float | None:
-        """Estimate the number of target tokens per update; None if it is unknown before training begins."""
-        data, cycle = settings.data, settings.train.update_cycle
+        """Estimate the number of target tokens per update; None if it is unknown before training begins.
+
+        A batch has at most the tokens of one pass, because it does not extend over the end of a pass.
+        """
+        data, per_pass = settings.data, self.tokens_per_pass(settings)
         if data.memory_gb:      # which determines the batch size when the run begins
             return None
+        tokens = data.batch_tokens / (2 if data.batch_type == "source+target" else 1)
         if data.batch_type == "sentences":
             if not self.target_tokens or not self.pairs:
                 return None
-            return cycle * data.batch_tokens * self.target_tokens / self.pairs
-        return cycle * data.batch_tokens / (2 if data.batch_type == "source+target" else 1)
+            tokens = data.batch_tokens * self.target_tokens / self.pairs
+        return settings.train.update_cycle * (min(tokens, per_pass) if per_pass else tokens)
 
     def tokens_per_pass(self, settings: Settings) -> float | None:
         """Estimate the target tokens of a pass over the corpus, with the general data; None if unknown."""

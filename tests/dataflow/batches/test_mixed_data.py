@@ -145,6 +145,21 @@ def test_incompatible_data_are_refused(directory: Path, tmp_path: Path) -> None:
             make_batches(mixed, replace(SETTINGS, **{name: value}))
 
 
+@pytest.mark.parametrize("aligned", ["new", "general"])
+def test_the_data_without_word_alignments_are_named(tmp_path: Path, aligned: str) -> None:
+    data = {name: make_data(tmp_path, name, words, alignments="learn" if name == aligned else None)
+            for name, words in (("new", NEW), ("general", GENERAL))}
+    (unaligned,) = data.keys() - {aligned}
+    with pytest.raises(SettingsError, match=f"above 0, but {data[unaligned].directory} has no word alignments"):
+        make_batches(MixedData(data["new"], data["general"]), SETTINGS, alignments=True)
+
+
+def test_general_data_without_a_share_of_the_pairs_need_no_word_alignments(tmp_path: Path) -> None:
+    data = MixedData(make_data(tmp_path, "new", NEW, alignments="learn"), make_data(tmp_path, "general", GENERAL))
+    (*_, (_, batch)) = make_batches(data, replace(SETTINGS, general_share=0.0), 1, alignments=True).read()
+    assert batch.alignment is not None
+
+
 def test_general_sources_begin_with_the_tag_and_new_ones_do_not(data: MixedData) -> None:
     tagged = MixedData(data.new, data.general, BOS)
     assert tagged.fingerprint != data.fingerprint

@@ -43,7 +43,6 @@ class MixedData(ValidatedData):
         translated: the argument.
         directory, source_vocabulary, target_vocabulary, shared_vocabulary, pairs, target_tokens, num_blocks,
         length_ratio: those of the new data; see `PreparedData`.
-        has_alignments: whether all pairs have alignments.
 
     Raises:
         SettingsError: the vocabularies differ, or a validation set of each has the same name in training.
@@ -63,7 +62,6 @@ class MixedData(ValidatedData):
         self.shared_vocabulary: bool = new.shared_vocabulary
         self.pairs, self.target_tokens, self.num_blocks = new.pairs, new.target_tokens, new.num_blocks
         self.length_ratio = new.length_ratio
-        self.has_alignments = new.has_alignments and general.has_alignments
 
     @cached_property
     def fingerprint(self) -> str:

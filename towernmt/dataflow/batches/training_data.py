@@ -120,9 +120,8 @@ def make_batches(data: TrainingData, settings: StreamBatchSettings, epochs: int 
         SettingsError: a setting has an impossible value, or the data have no alignments.
         DataError: the data have no pairs.
     """
-    if alignments and not getattr(data, "has_alignments", False):
-        raise SettingsError(f"model.guided_alignment_weight is above 0, but {data.directory} has no word alignments. "
-                            "Prepare the data with `towernmt prepare --alignments learn`, or set it to 0.")
+    if alignments:
+        _check_alignments(data, settings.general_share)
     if isinstance(data, StreamedCorpus):
         stream = data.batches(settings, epochs, report)
         if report is not None:
@@ -132,6 +131,24 @@ def make_batches(data: TrainingData, settings: StreamBatchSettings, epochs: int 
     if report is not None and isinstance(data, PreparedData):
         _report_size(data, batches, settings, report)
     return batches
+
+
+def _check_alignments(data: TrainingData, general_share: float) -> None:
+    """Refuse data without word alignments; general data need them, too, if they have a share of the pairs.
+
+    Raises:
+        SettingsError: names the data without alignments.
+    """
+    from towernmt.dataflow.batches.mixed_data import MixedData
+
+    parts = [data]
+    if isinstance(data, MixedData):
+        parts = [data.new, data.general] if general_share else [data.new]
+    for part in parts:
+        if not getattr(part, "has_alignments", False):
+            raise SettingsError(f"model.guided_alignment_weight is above 0, but {part.directory} has no word "
+                                "alignments. Prepare the data with `towernmt prepare --alignments learn`, or set it "
+                                "to 0.")
 
 
 def _batches_of_blocks(data: TrainingData, settings: StreamBatchSettings, epochs: int | None, alignments: bool,
