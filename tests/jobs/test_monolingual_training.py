@@ -239,6 +239,17 @@ def test_the_faults_of_all_translations_are_reported_after_an_interruption(
     assert reports[-1] == "3 of 20 translations look wrong (empty, repetitive or cut)."
 
 
+@pytest.mark.parametrize(("limits", "trained", "expected"), [
+    ({"train.minutes": 60.0}, 900.0, 2580.0), ({"train.minutes": 60.0}, None, 3480.0),     # 120 s of translation so far
+    ({"train.minutes": 1.0}, 900.0, 30.0),      # the translation of this window must still end
+    ({"train.steps": 100.0}, 300.0, 630.0), ({"train.steps": 100.0}, None, None), ({}, 300.0, None)])
+def test_the_time_until_the_end_of_all_stages_follows_from_the_limit_and_the_first_model(
+        limits: dict[str, float], trained: float | None, expected: float | None) -> None:
+    stages: Any = SimpleNamespace(_limits=limits, _record=SimpleNamespace(seconds=120.0),
+                                  _model_seconds=lambda: trained)
+    assert _Stages._seconds_left(stages, 30.0) == expected
+
+
 @pytest.mark.parametrize(("limits", "model", "spent", "final"), [
     ({"train.steps": 101.0}, {"train.steps": 51}, 0.4, {"train.steps": 101}),
     ({"train.epochs": 1.0, "train.minutes": 0.0}, {"train.epochs": 1}, 0.4, {"train.epochs": 1}),
