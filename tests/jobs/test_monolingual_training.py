@@ -335,7 +335,7 @@ def test_the_first_model_has_no_initial_parameters_and_no_shortlist_of_another_d
     job = make_job(side=side, sources=SettingsSources(overrides=overrides))
     stages: Any = SimpleNamespace(
         _job=job, _model=SimpleNamespace(exists=lambda: False, path=job.directory), _begin_stage=lambda *_: None,
-        _limits={}, _train=lambda sources, data, logdir: passed.append(sources) or 0)
+        _limits={}, _languages="", _train=lambda sources, data, logdir: passed.append(sources) or 0)
     assert _Stages._train_model(stages) == 0
     expected = {} if side == "target" else {"search.shortlist": "lex"}
     assert [values for _, values in passed[0].overrides] == [expected, {"search.beam_size": 3, **expected}, {}]
@@ -351,12 +351,25 @@ def test_settings_of_a_started_model_and_of_frozen_variables_are_not_for_the_fir
     for job in (make_job(sources=SettingsSources(overrides=overrides, start=each)) for each in (None, start)):
         stages: Any = SimpleNamespace(
             _job=job, _model=SimpleNamespace(exists=lambda: False, path=job.directory), _begin_stage=lambda *_: None,
-            _limits={}, _train=lambda sources, data, logdir: passed.append(sources) or 0)
+            _limits={}, _languages="", _train=lambda sources, data, logdir: passed.append(sources) or 0)
         assert _Stages._train_model(stages) == 0
     assert [sources.start for sources in passed] == [None, None]
     assert [[values for _, values in sources.overrides] for sources in passed] == [
         [{"architecture": "rnnsearch", **rates}, {"data.batch_tokens": 512}, {}],
         [{}, {"data.batch_tokens": 512}, {}]]
+
+
+@pytest.mark.parametrize(("side", "languages"), [("target", "en-tr"), ("source", "tr-en")])
+def test_the_letter_case_of_the_first_model_is_that_of_its_direction(
+        make_job: Callable[..., MonolingualJob], monkeypatch: pytest.MonkeyPatch, side: str, languages: str) -> None:
+    assigned, passed = {"data.modifier_languages": "tr-en"}, list[Any]()
+    job = make_job(side=side, sources=SettingsSources(overrides=(Overrides("--set", assigned),)))
+    settings = apply_overrides(default_settings("transformer"), assigned, "--set")
+    stages = _Stages(job, settings, text_facts(job.text), print)
+    monkeypatch.setattr(stages, "_train", lambda sources, data, logdir: passed.append(sources) or 0)
+    assert stages._train_model() == 0
+    values = {key: value for _, values in passed[0].overrides for key, value in values.items()}
+    assert values == {"data.modifier_languages": languages}
 
 
 @pytest.mark.parametrize(("assigned", "share"), [({}, 50), ({"data.general_share": 0.3}, 30)])

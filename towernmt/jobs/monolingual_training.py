@@ -37,6 +37,7 @@ from towernmt.dataflow.preparation.manifest import MANIFEST
 from towernmt.dataflow.preparation.preparation import NoPairLeftError, prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.prepared_data import PreparedData, ReversedData
+from towernmt.dataflow.text.language_codes import parse_direction, two_letter_code
 from towernmt.dataflow.text.pair_filters import TextFilters
 from towernmt.dataflow.vocabulary.base import BOS
 from towernmt.interop.starting_models import with_vocabulary_of
@@ -118,6 +119,7 @@ class _Stages:
         self._count = 3 if job.models else 4
         self._record = open_record(job, facts.sha256)
         specified = {key for _, values in job.sources.overrides for key in values}
+        self._languages = settings.data.modifier_languages
         self._specified_share = settings.data.general_share if "data.general_share" in specified else None
         self._limits = {**self._record.limits, **{
             key: value for key, value in training_limits(settings).items() if key in specified}}
@@ -155,9 +157,12 @@ class _Stages:
         overrides = [Overrides(origin, {key: value for key, value in values.items()
                                         if not key.startswith(tuple(final_only))})
                      for origin, values in sources.overrides]
-        limits = Overrides(job.option, model_limits(self._limits))
+        own_values: dict[str, Any] = dict(model_limits(self._limits))
+        if job.side == "target" and self._languages:
+            source, target = map(two_letter_code, parse_direction(self._languages))
+            own_values["data.modifier_languages"] = f"{target}-{source}"
         return self._train(dataclasses.replace(sources, start=None, run=self._model if self._model.exists() else None,
-                                               overrides=(*overrides, limits)),
+                                               overrides=(*overrides, Overrides(job.option, own_values))),
                            ReversedData(data) if job.side == "target" else data, self._model.path)
 
     def _train(self, sources: SettingsSources, data: TrainingData, logdir: Path) -> int:
