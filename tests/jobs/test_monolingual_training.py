@@ -29,7 +29,7 @@ from towernmt.jobs.monolingual_job import (
     save_record,
     translated_share,
 )
-from towernmt.jobs.monolingual_text import are_nearly_all_faulty, check_side, check_tags, text_facts
+from towernmt.jobs.monolingual_text import are_nearly_all_faulty, check_side, check_source_tags, text_facts
 from towernmt.jobs.monolingual_training import _Stages, train_with_monolingual_text
 from towernmt.predict.lines.faults import EMPTY, FaultCounts, counted
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
@@ -133,7 +133,7 @@ def test_the_error_about_a_teacher_says_what_is_wrong_with_its_translations(
 def test_source_text_without_the_tags_of_several_languages_is_refused(
         make_job: Callable[..., MonolingualJob], tagged_data: PreparedData, tmp_path: Path) -> None:
     text, tagged = sentences(20, 3), [f"<2de> {line}" for line in sentences(20, 3)]
-    check_tags(tagged_data, tagged, "--a", "write it")
+    check_source_tags(tagged_data, tagged, "--a", "write it")
     (tmp_path / "untagged").write_text("".join(f"{line}\n" for line in text))
     with pytest.raises(DataError) as error:
         train_with_monolingual_text(make_job(side="source", text=tmp_path / "untagged", data=tagged_data), print)

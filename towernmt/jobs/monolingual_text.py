@@ -109,7 +109,7 @@ def check_side(data: PreparedData, side: str, text: Sequence[str], option: str) 
                         "language.")
 
 
-def check_tags(data: PreparedData, text: Sequence[str], subject: str, advice: str) -> None:
+def check_source_tags(data: PreparedData, text: Sequence[str], subject: str, advice: str) -> None:
     """Refuse source text without tags for pairs whose sources all begin with a tag, such as `<2de>`.
 
     A model of several languages would otherwise learn that a source without a tag can have any target language.

@@ -54,7 +54,7 @@ from towernmt.jobs.monolingual_job import (
     training_limits,
     translated_share,
 )
-from towernmt.jobs.monolingual_text import TextFacts, are_nearly_all_faulty, check_side, check_tags, text_facts
+from towernmt.jobs.monolingual_text import TextFacts, are_nearly_all_faulty, check_side, check_source_tags, text_facts
 from towernmt.predict.lines.faults import FaultCounts
 from towernmt.predict.lines.resumable import resumable_output, task_of_unfinished, weight_fingerprints
 from towernmt.predict.lines.text_io import open_input
@@ -90,7 +90,8 @@ def train_with_monolingual_text(job: MonolingualJob, report: Callable[[str], Non
     if not job.has_started:     # so that an unsuitable text leaves no files
         if job.text_check:
             if job.side == "source":
-                check_tags(job.data, facts.sample, job.option, "write the tag of the target language before each line")
+                check_source_tags(job.data, facts.sample, job.option,
+                                  "write the tag of the target language before each line")
             check_side(job.data, job.side, facts.sample, job.option)
         check_space(job, facts.bytes)
     is_new = not job.logdir.exists()
@@ -233,7 +234,7 @@ class _Stages:
             raise SettingsError(f"{teacher}: its translations of the first {len(lines)} lines of {job.text} are empty: "
                                 "pass another model.")
         if job.side == "target":
-            check_tags(job.data, lines, teacher, "pass a model that writes these tags")
+            check_source_tags(job.data, lines, teacher, "pass a model that writes these tags")
         try:
             check_side(job.data, job.other_side, [line for line in lines if line.strip()], "--teacher")
         except DataError:
