@@ -111,6 +111,14 @@ def test_unknown_tokens_lead_to_a_larger_vocabulary_only_if_the_text_is_in_two_f
     assert command._note_of_unknown_tokens(of_a_table, statistics, "M") == ""
 
 
+def test_no_larger_vocabulary_is_proposed_for_bpe_codes_which_cannot_be_extended() -> None:
+    statistics = {"source": {"unknown_rate": 0.1}, "target": {"unknown_rate": 0.0}}
+    for kind, is_proposed in ((".model", True), (".words", True), (".codes", False)):
+        settings = PrepareSettings(source="a.de", target="a.en", output="out", source_vocab=f"v/source{kind}",
+                                   target_vocab=f"v/target{kind}")
+        assert ("towernmt grow" in command._note_of_unknown_tokens(settings, statistics, "M")) == is_proposed
+
+
 def test_a_kind_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         _parser().parse_args(["--source=a", "--target=b", "--output=c", "--vocab-kind=chars"])

@@ -29,7 +29,7 @@ from towernmt.jobs.monolingual_job import (
     save_record,
     translated_share,
 )
-from towernmt.jobs.monolingual_text import are_nearly_all_faulty, check_side, text_facts
+from towernmt.jobs.monolingual_text import are_nearly_all_faulty, check_side, check_source_tags, text_facts
 from towernmt.jobs.monolingual_training import _Stages, train_with_monolingual_text
 from towernmt.predict.lines.faults import EMPTY, FaultCounts, counted
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
@@ -55,9 +55,19 @@ def translated(lines: list[str]) -> list[str]:
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
     """Pairs with one vocabulary, and a validation set."""
-    place = tmp_path_factory.mktemp("pairs")
+    return prepared_pairs(tmp_path_factory.mktemp("pairs"))
+
+
+@pytest.fixture(scope="module")
+def tagged_data(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
+    """The pairs of `data`, with a tag before each source."""
+    return prepared_pairs(tmp_path_factory.mktemp("tagged"), "<2de> ")
+
+
+def prepared_pairs(place: Path, tag: str = "") -> PreparedData:
+    """Prepare pairs in a folder, with a tag before each source."""
     lines = sentences(200, 1)
-    (place / "source").write_text("".join(f"{line}\n" for line in lines))
+    (place / "source").write_text("".join(f"{tag}{line}\n" for line in lines))
     (place / "target").write_text("".join(f"{line}\n" for line in translated(lines)))
     files = {side: str(place / side) for side in ("source", "target")}
     return prepare(PrepareSettings(
@@ -118,6 +128,28 @@ def test_the_error_about_a_teacher_says_what_is_wrong_with_its_translations(
     with pytest.raises(SettingsError, match=message):
         _Stages._check_translations(stages, translations)
     _Stages._check_translations(stages, ["", *sentences(100, 3)])
+
+
+def test_source_text_without_the_tags_of_several_languages_is_refused(
+        make_job: Callable[..., MonolingualJob], tagged_data: PreparedData, tmp_path: Path) -> None:
+    text, tagged = sentences(20, 3), [f"<2de> {line}" for line in sentences(20, 3)]
+    check_source_tags(tagged_data, tagged, "--a", "write it")
+    (tmp_path / "untagged").write_text("".join(f"{line}\n" for line in text))
+    with pytest.raises(DataError) as error:
+        train_with_monolingual_text(make_job(side="source", text=tmp_path / "untagged", data=tagged_data), print)
+    assert str(error.value) == (
+        f"--source-monolingual {tmp_path / 'untagged'}: most lines do not begin with a tag, but each source of "
+        f"{tagged_data.directory} does, as with <2de>: write the tag of the target language before each line, or pass "
+        "--no-text-check if the lines are right.")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_teacher_that_leaves_out_the_tags_of_the_sources_is_refused(
+        make_job: Callable[..., MonolingualJob], tagged_data: PreparedData) -> None:
+    stages: Any = SimpleNamespace(_job=make_job(models=[SimpleNamespace(name="m")], data=tagged_data))
+    with pytest.raises(DataError, match="--teacher m: most lines do not begin with a tag, .* <2de>: pass a model that"):
+        _Stages._check_translations(stages, sentences(100, 3))
+    _Stages._check_translations(stages, ["", *(f"<2de> {line}" for line in sentences(100, 3))])
 
 
 LOOPS = ["", "ab " * 20, "ha" * 20]
@@ -207,6 +239,17 @@ def test_the_faults_of_all_translations_are_reported_after_an_interruption(
     assert reports[-1] == "3 of 20 translations look wrong (empty, repetitive or cut)."
 
 
+@pytest.mark.parametrize(("limits", "trained", "expected"), [
+    ({"train.minutes": 60.0}, 900.0, 2580.0), ({"train.minutes": 60.0}, None, 3480.0),     # 120 s of translation so far
+    ({"train.minutes": 1.0}, 900.0, 30.0),      # the translation of this window must still end
+    ({"train.steps": 100.0}, 300.0, 630.0), ({"train.steps": 100.0}, None, None), ({}, 300.0, None)])
+def test_the_time_until_the_end_of_all_stages_follows_from_the_limit_and_the_first_model(
+        limits: dict[str, float], trained: float | None, expected: float | None) -> None:
+    stages: Any = SimpleNamespace(_limits=limits, _record=SimpleNamespace(seconds=120.0),
+                                  _model_seconds=lambda: trained)
+    assert _Stages._seconds_left(stages, 30.0) == expected
+
+
 @pytest.mark.parametrize(("limits", "model", "spent", "final"), [
     ({"train.steps": 101.0}, {"train.steps": 51}, 0.4, {"train.steps": 101}),
     ({"train.epochs": 1.0, "train.minutes": 0.0}, {"train.epochs": 1}, 0.4, {"train.epochs": 1}),
@@ -238,8 +281,12 @@ def test_a_first_model_that_would_train_for_ever_and_a_run_without_the_text_are_
         make_job: Callable[..., MonolingualJob]) -> None:
     settings = default_settings("transformer")
     check_job(make_job(), settings)      # automatic settings stop at the best validation
-    with pytest.raises(SettingsError, match="without a limit, the training of the first model would never end"):
-        check_job(make_job(sources=SettingsSources()), settings)
+    patient = apply_overrides(settings, {"train.stop_patience": 5}, "--set")
+    check_job(make_job(sources=SettingsSources()), patient)
+    unvalidated = apply_overrides(patient, {"validation.steps": 0}, "--set")
+    for job, endless in ((make_job(sources=SettingsSources()), settings), (make_job(), unvalidated)):
+        with pytest.raises(SettingsError, match="without a limit, the training of the first model would never end"):
+            check_job(job, endless)
     models: Any = [SimpleNamespace(name="m")]
     check_job(make_job(sources=SettingsSources(), models=models), settings)     # no first model is trained
     job = make_job()
@@ -269,7 +316,8 @@ def test_translated_pairs_are_no_general_data(make_job: Callable[..., Monolingua
         return 0
 
     stages: Any = SimpleNamespace(_prepared=data.directory, _begin_stage=lambda *_: None, _count=4, _train=train,
-                                  _seconds_left=lambda _: None, _limits={}, _record=SimpleNamespace(spent_minutes=0.0))
+                                  _seconds_left=lambda _: None, _limits={}, _specified_share=None,
+                                  _record=SimpleNamespace(spent_minutes=0.0))
     for side in ("target", "source"):
         stages._job = make_job(side=side)
         assert _Stages._train_final(stages) == 0
@@ -287,10 +335,55 @@ def test_the_first_model_has_no_initial_parameters_and_no_shortlist_of_another_d
     job = make_job(side=side, sources=SettingsSources(overrides=overrides))
     stages: Any = SimpleNamespace(
         _job=job, _model=SimpleNamespace(exists=lambda: False, path=job.directory), _begin_stage=lambda *_: None,
-        _limits={}, _train=lambda sources, data, logdir: passed.append(sources) or 0)
+        _limits={}, _languages="", _train=lambda sources, data, logdir: passed.append(sources) or 0)
     assert _Stages._train_model(stages) == 0
     expected = {} if side == "target" else {"search.shortlist": "lex"}
     assert [values for _, values in passed[0].overrides] == [expected, {"search.beam_size": 3, **expected}, {}]
+
+
+def test_settings_of_a_started_model_and_of_frozen_variables_are_not_for_the_first_model(
+        make_job: Callable[..., MonolingualJob]) -> None:
+    rates = {"optimizer.learning_rate": 0.0001, "schedule.name": "constant", "model.lhuc": True}
+    overrides = (Overrides("mine.yaml", {"architecture": "rnnsearch", "train.freeze": ["embedding"], **rates}),
+                 Overrides("--set", {"train.only": ["/lhuc$"], "data.batch_tokens": 512}))
+    start: Any = SimpleNamespace(name="m")
+    passed: list[Any] = []
+    for job in (make_job(sources=SettingsSources(overrides=overrides, start=each)) for each in (None, start)):
+        stages: Any = SimpleNamespace(
+            _job=job, _model=SimpleNamespace(exists=lambda: False, path=job.directory), _begin_stage=lambda *_: None,
+            _limits={}, _languages="", _train=lambda sources, data, logdir: passed.append(sources) or 0)
+        assert _Stages._train_model(stages) == 0
+    assert [sources.start for sources in passed] == [None, None]
+    assert [[values for _, values in sources.overrides] for sources in passed] == [
+        [{"architecture": "rnnsearch", **rates}, {"data.batch_tokens": 512}, {}],
+        [{}, {"data.batch_tokens": 512}, {}]]
+
+
+@pytest.mark.parametrize(("side", "languages"), [("target", "en-tr"), ("source", "tr-en")])
+def test_the_letter_case_of_the_first_model_is_that_of_its_direction(
+        make_job: Callable[..., MonolingualJob], monkeypatch: pytest.MonkeyPatch, side: str, languages: str) -> None:
+    assigned, passed = {"data.modifier_languages": "tr-en"}, list[Any]()
+    job = make_job(side=side, sources=SettingsSources(overrides=(Overrides("--set", assigned),)))
+    settings = apply_overrides(default_settings("transformer"), assigned, "--set")
+    stages = _Stages(job, settings, text_facts(job.text), print)
+    monkeypatch.setattr(stages, "_train", lambda sources, data, logdir: passed.append(sources) or 0)
+    assert stages._train_model() == 0
+    values = {key: value for _, values in passed[0].overrides for key, value in values.items()}
+    assert values == {"data.modifier_languages": languages}
+
+
+@pytest.mark.parametrize(("assigned", "share"), [({}, 50), ({"data.general_share": 0.3}, 30)])
+def test_the_report_has_the_share_of_the_translated_pairs_in_training(
+        make_job: Callable[..., MonolingualJob], data: PreparedData, monkeypatch: pytest.MonkeyPatch,
+        assigned: dict[str, float], share: int) -> None:
+    job, reports = make_job(sources=SettingsSources(overrides=(Overrides("--set", assigned),))), list[str]()
+    stages = _Stages(job, apply_overrides(default_settings("transformer"), assigned, "--set"), text_facts(job.text),
+                     reports.append)
+    monkeypatch.setattr(stages, "_prepared", data.directory)
+    monkeypatch.setattr(stages, "_train", lambda *_: 0)
+    assert stages._train_final() == 0
+    assert reports == ["Stage 4 of 4: train on 200 true pairs and 200 translated pairs, which are "
+                       f"{share}% of each epoch."]
 
 
 def test_too_little_disk_space_is_one_clear_sentence(make_job: Callable[..., MonolingualJob],

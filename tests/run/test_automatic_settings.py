@@ -354,6 +354,13 @@ def test_muon_trains_a_trained_model_at_a_higher_rate_in_not_too_many_passes_ove
     assert found["optimizer.learning_rate"] == rate
 
 
+@pytest.mark.parametrize(("share", "rate"), [(0, 0.001), (0.1, 0.001), (0.5, 0.002), (0.75, 0.001)])
+def test_a_trained_model_needs_as_many_general_pairs_as_new_ones_for_a_higher_rate(any_initial_run, share, rate):
+    mixed = dataclasses.replace(TATOEBA, is_mixed=True)
+    found = chosen(mixed, preset="mini", optimizer__name="muon", train__epochs=5, data__general_share=share, **TRAINED)
+    assert found["optimizer.learning_rate"] == rate
+
+
 @pytest.mark.parametrize(("preset", "epochs", "rate"), [
     ("student", 29, 0.000667), ("student", 30, 0.0002), ("base", 5, 0.00014)])
 def test_adam_trains_a_small_post_norm_model_at_a_higher_rate_in_not_too_many_passes_over_mixed_data(

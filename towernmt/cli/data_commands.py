@@ -116,10 +116,11 @@ def _prepare_and_report(settings: PrepareSettings, model: str | None) -> int:
 
 
 def _note_of_unknown_tokens(settings: PrepareSettings, statistics: Mapping[str, Any], model: str) -> str:
-    """Return how to add the subwords of the text to a model, or "" if the model knows almost all of its tokens."""
+    """Return how to add the subwords of the text to a model; "" if it knows almost all tokens, or cannot get more."""
     side = max(("source", "target"), key=lambda side: statistics[side]["unknown_rate"])
     rate = statistics[side]["unknown_rate"]
-    if rate < UNKNOWN_TO_REPORT or not settings.target or settings.factors:
+    has_codes = any(path and path.endswith(".codes") for path in (settings.source_vocab, settings.target_vocab))
+    if rate < UNKNOWN_TO_REPORT or not settings.target or settings.factors or has_codes:
         return ""
     command = shlex.join(["towernmt", "grow", "--model", model, "--source", settings.source, "--target",
                           settings.target, "--output"])

@@ -30,6 +30,7 @@ from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.vocabulary.base import SUFFIXES
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
 from towernmt.interop.foreign_model import ForeignModel, ImportRequest
+from towernmt.interop.foreign_vocabularies import WORDS_NOTE
 from towernmt.interop.import_formats import detect_system, foreign_format
 from towernmt.interop.imported_run import write_imported_run
 from towernmt.run.started_run import StartingModel
@@ -67,6 +68,8 @@ def open_starting_model(location: str, option: str, trust_code: bool = False) ->
 def vocabulary_of_model(location: str) -> Iterator[Path]:
     """Yield a directory with the vocabularies of a trained model; that of another system's model is temporary.
 
+    Log a warning if the model needs text that is already divided, because the text is prepared before the training.
+
     Args:
         location: the value of --vocabulary-of; see `open_starting_model`.
 
@@ -79,6 +82,8 @@ def vocabulary_of_model(location: str) -> Iterator[Path]:
         yield run.vocabulary
         return
     model = read_foreign_model(location, "--vocabulary-of")
+    if WORDS_NOTE in model.notes:
+        log.warning("%s: %s", location, WORDS_NOTE)
     with tempfile.TemporaryDirectory(prefix="towernmt-") as directory:
         save_vocabularies(model.source, model.target, directory)
         yield Path(directory)

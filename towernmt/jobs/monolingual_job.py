@@ -117,7 +117,8 @@ def check_job(job: MonolingualJob, settings: Settings) -> None:
     for name, value in unsupported.items():
         if value:
             raise SettingsError(f"{job.option}: {name} does not support mixed data: leave it out.")
-    has_stop = settings.train.stop_patience or job.sources.defaults != "fixed" and job.data.validation_sets
+    is_validated = job.data.validation_sets and (settings.validation.steps or settings.validation.minutes)
+    has_stop = is_validated and (settings.train.stop_patience or job.sources.defaults != "fixed")
     trains_first_model = job.sources.run is None and not job.models
     if trains_first_model and not has_stop and not any(training_limits(settings).values()):
         raise SettingsError(f"{job.option}: without a limit, the training of the first model would never end: set "

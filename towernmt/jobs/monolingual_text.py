@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from towernmt.core.errors import DataError
 from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.dataflow.storage.stored_files import split_compression
-from towernmt.dataflow.text.clean_text import clean
+from towernmt.dataflow.text.clean_text import clean, split_tags
 from towernmt.dataflow.text.text_lines import check_rereadable, read_chunks, read_lines
 from towernmt.dataflow.vocabulary.base import UNK, Vocabulary
 from towernmt.predict.lines.faults import fault_of_text
@@ -107,6 +107,31 @@ def check_side(data: PreparedData, side: str, text: Sequence[str], option: str) 
         raise DataError(f"{option}: by its words, the text is in {language}, not in the {side} language of "
                         f"{data.directory}: pass text in the {side} language, or --no-text-check if it is in that "
                         "language.")
+
+
+def check_source_tags(data: PreparedData, text: Sequence[str], subject: str, advice: str) -> None:
+    """Refuse source text without tags for pairs whose sources all begin with a tag, such as `<2de>`.
+
+    A model of several languages would otherwise learn that a source without a tag can have any target language.
+
+    Args:
+        data: the true pairs.
+        text: lines in the source language, not all of them blank.
+        subject: the option that names the text, or the model that translated it, with its value, for messages.
+        advice: the fix, for messages.
+
+    Raises:
+        DataError: fewer than half of the lines begin with a tag.
+    """
+    block = data.read_block(0)
+    sources = _PairSide(data.source_vocabulary, block.source_ids, block.source_offsets).lines
+    if not all(split_tags(line)[0] for line in sources):
+        return
+    lines = [line for line in text if line.strip()]
+    if 2 * sum(bool(split_tags(line)[0]) for line in lines) < len(lines):
+        raise DataError(f"{subject}: most lines do not begin with a tag, but each source of {data.directory} does, as "
+                        f"with {split_tags(sources[0])[0].strip()}: {advice}, or pass --no-text-check if the lines are "
+                        "right.")
 
 
 def are_nearly_all_faulty(text: Path, translations: Path, lines: int) -> bool:

@@ -37,6 +37,7 @@ from towernmt.dataflow.preparation.manifest import MANIFEST
 from towernmt.dataflow.preparation.preparation import NoPairLeftError, prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.prepared_data import PreparedData, ReversedData
+from towernmt.dataflow.text.language_codes import parse_direction, two_letter_code
 from towernmt.dataflow.text.pair_filters import TextFilters
 from towernmt.dataflow.vocabulary.base import BOS
 from towernmt.interop.starting_models import with_vocabulary_of
@@ -53,7 +54,7 @@ from towernmt.jobs.monolingual_job import (
     training_limits,
     translated_share,
 )
-from towernmt.jobs.monolingual_text import TextFacts, are_nearly_all_faulty, check_side, text_facts
+from towernmt.jobs.monolingual_text import TextFacts, are_nearly_all_faulty, check_side, check_source_tags, text_facts
 from towernmt.predict.lines.faults import FaultCounts
 from towernmt.predict.lines.resumable import resumable_output, task_of_unfinished, weight_fingerprints
 from towernmt.predict.lines.text_io import open_input
@@ -64,6 +65,8 @@ from towernmt.run.resolve import Overrides, SettingsSources, resolve_settings
 from towernmt.run.resume import trained_seconds
 from towernmt.run.run_settings import Settings
 
+SETTINGS_OF_STARTED_MODEL = ("architecture", "model.", "optimizer.", "schedule.")
+"""Beginnings of the settings that a user chooses for the model of `--start`, and that do not suit a new model."""
 MAX_CHECKED_TRANSLATIONS = 100
 """Number of translations of the user's models whose language is checked."""
 
@@ -86,6 +89,9 @@ def train_with_monolingual_text(job: MonolingualJob, report: Callable[[str], Non
     facts = text_facts(job.text)
     if not job.has_started:     # so that an unsuitable text leaves no files
         if job.text_check:
+            if job.side == "source":
+                check_source_tags(job.data, facts.sample, job.option,
+                                  "write the tag of the target language before each line")
             check_side(job.data, job.side, facts.sample, job.option)
         check_space(job, facts.bytes)
     is_new = not job.logdir.exists()
@@ -114,6 +120,8 @@ class _Stages:
         self._count = 3 if job.models else 4
         self._record = open_record(job, facts.sha256)
         specified = {key for _, values in job.sources.overrides for key in values}
+        self._languages = settings.data.modifier_languages
+        self._specified_share = settings.data.general_share if "data.general_share" in specified else None
         self._limits = {**self._record.limits, **{
             key: value for key, value in training_limits(settings).items() if key in specified}}
         self._save(limits=self._limits)
@@ -138,19 +146,25 @@ class _Stages:
         self._report(f"Stage {number} of {self._count}: {activity}.{left}")
 
     def _train_model(self) -> int:
-        minutes = self._limits.get("train.minutes")
-        direction = "the opposite direction" if self._job.side == "target" else "the same direction"
+        job, minutes = self._job, self._limits.get("train.minutes")
+        direction = "the opposite direction" if job.side == "target" else "the same direction"
         self._begin_stage(1, f"train a model of {direction}, which will translate the text ({self._model.path})",
                           60 * minutes - (self._model_seconds() or 0.0) if minutes else None)
-        sources, data = self._job.sources, self._job.data
-        # A shortlist of the final model lists translations in its direction.
-        final_only = ("init.", "search.shortlist") if self._job.side == "target" else ("init.",)
-        overrides = [Overrides(origin, {key: value for key, value in values.items() if not key.startswith(final_only)})
+        sources, data = job.sources, job.data
+        # Frozen variables need the initial values of the final model. A shortlist lists translations in its direction.
+        final_only = ["init.", "train.only", "train.freeze"]
+        final_only += ["search.shortlist"] if job.side == "target" else []
+        final_only += SETTINGS_OF_STARTED_MODEL if sources.start is not None else []
+        overrides = [Overrides(origin, {key: value for key, value in values.items()
+                                        if not key.startswith(tuple(final_only))})
                      for origin, values in sources.overrides]
-        limits = Overrides(self._job.option, model_limits(self._limits))
+        own_values: dict[str, Any] = dict(model_limits(self._limits))
+        if job.side == "target" and self._languages:
+            source, target = map(two_letter_code, parse_direction(self._languages))
+            own_values["data.modifier_languages"] = f"{target}-{source}"
         return self._train(dataclasses.replace(sources, start=None, run=self._model if self._model.exists() else None,
-                                               overrides=(*overrides, limits)),
-                           ReversedData(data) if self._job.side == "target" else data, self._model.path)
+                                               overrides=(*overrides, Overrides(job.option, own_values))),
+                           ReversedData(data) if job.side == "target" else data, self._model.path)
 
     def _train(self, sources: SettingsSources, data: TrainingData, logdir: Path) -> int:
         resolved = resolve_settings(dataclasses.replace(sources, open_data=lambda: data))
@@ -201,6 +215,7 @@ class _Stages:
 
         Raises:
             SettingsError: the models of the user translate into another language, or translate nothing.
+            DataError: their translations lack the tags of the sources.
         """
         job = self._job
         checkpoints: Any = [model.checkpoint for model in job.models] or None
@@ -218,6 +233,8 @@ class _Stages:
         if not any(map(str.strip, lines)):
             raise SettingsError(f"{teacher}: its translations of the first {len(lines)} lines of {job.text} are empty: "
                                 "pass another model.")
+        if job.side == "target":
+            check_source_tags(job.data, lines, teacher, "pass a model that writes these tags")
         try:
             check_side(job.data, job.other_side, [line for line in lines if line.strip()], "--teacher")
         except DataError:
@@ -303,8 +320,9 @@ class _Stages:
         translated = PreparedData(self._prepared)
         mixed = MixedData(job.data, translated, BOS if job.side == "target" else None, translated=True)
         share = translated_share(job.data.pairs, translated.pairs)
+        shown_share = share if self._specified_share is None else self._specified_share
         self._begin_stage(self._count, f"train on {job.data.pairs:,} true pairs and {translated.pairs:,} translated "
-                          f"pairs, which are {share:.0%} of each epoch", self._seconds_left(0.0))
+                          f"pairs, which are {shown_share:.0%} of each epoch", self._seconds_left(0.0))
         limits = final_limits(self._limits, self._record.spent_minutes or 0.0)
         return self._train(dataclasses.replace(job.sources, overrides=(
             Overrides(job.option, {"data.general_share": share}), *job.sources.overrides,

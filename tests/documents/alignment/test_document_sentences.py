@@ -70,6 +70,14 @@ def test_each_format_has_its_sentences(tmp_path: Path, suffix: str) -> None:
     assert document_sentences(str(path), "de") == EXPECTED
 
 
+def test_a_template_has_the_plurals_that_a_catalogue_translates(tmp_path: Path) -> None:
+    entry = 'msgid "%d file"\nmsgid_plural "%d files"\nmsgstr[0] "{}"\nmsgstr[1] "{}"\n\nmsgid "Open"\nmsgstr "{}"\n'
+    for name, texts in (("a.pot", ("", "", "")), ("de.po", ("%d Datei", "%d Dateien", "Öffnen"))):
+        (tmp_path / name).write_text(entry.format(*texts), encoding="utf-8")
+    assert document_sentences(str(tmp_path / "a.pot"), "en") == ["%d file", "%d files", "Open"]
+    assert document_sentences(str(tmp_path / "de.po"), "de") == ["%d Datei", "%d Dateien", "Öffnen"]
+
+
 def test_lines_stay_as_they_are(tmp_path: Path) -> None:
     path = tmp_path / "lines.txt"
     path.write_text("Das ist gut. Sehr gut.\n12\n\nNein!\u2028Doch!\n- Ein\tPunkt\n")

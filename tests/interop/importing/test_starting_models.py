@@ -176,3 +176,13 @@ def test_the_vocabulary_of_another_systems_model_needs_no_run(make_opus: Make, c
         content = (directory / "source.model").read_bytes()
     assert content == read_marian(ImportRequest(folder)).source.files()[".model"]
     assert not directory.exists() and not cache.exists()
+
+
+def test_a_model_of_divided_text_is_reported_before_its_text_is_prepared(
+        make_opus: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = opennmt_tf.write_model(tmp_path / "onmt", opennmt_tf.random_values(False, relative=True))
+    for location, is_reported in ((config, True), (make_opus(), False)):
+        caplog.clear()
+        with vocabulary_of_model(str(location)):
+            pass
+        assert (f"{location}: The model comes without a SentencePiece model" in caplog.text) == is_reported

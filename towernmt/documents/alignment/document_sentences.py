@@ -113,14 +113,14 @@ def _texts(path: str, content: bytes, suffix: str, language: str | None, by_line
 
 
 def _catalogue_texts(content: bytes, name: str) -> Iterator[str]:
-    """Yield the translations of a catalogue, or its messages if none has a translation."""
+    """Yield the translations of a catalogue, or its messages with their plurals if none has a translation."""
     messages = parse_po(content, name).messages
     if any(text for message in messages for text in message.translations):
         for message in messages:
             yield from message.translations
     else:
         for message in messages:
-            yield message.text
+            yield from filter(None, (message.text, message.plural))
 
 
 def _tmx_texts(content: bytes, name: str, language: str) -> Iterator[str]:

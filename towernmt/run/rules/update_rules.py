@@ -48,8 +48,8 @@ def optimizer(settings: Settings, conditions: TrainingConditions) -> Iterator[Au
 
 
 TRAINED_RATE_DIVISOR, TRAINED_RATE_DIVISOR_OF_MUON, TRAINED_RATE_DIVISOR_OF_MIXTURE = 5, 3, 1.5
-"""Learning rate of a new model, divided by that of a model that is trained already: for Adam, for Muon, and with
-general data and fewer than `MANY_PASSES` over the new text, which keep the model from forgetting."""
+"""Learning rate of a new model, divided by that of a model that is trained already: for Adam, for Muon, and with as
+many general pairs as new ones and fewer than `MANY_PASSES` over the new text, which keep the model from forgetting."""
 
 
 def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
@@ -79,7 +79,7 @@ def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterato
     if settings.init.checkpoint:
         passes = conditions.passes(settings)
         is_mixture = conditions.has_general_data and passes is not None and passes < MANY_PASSES and (
-            settings.data.general_share <= 0.5)
+            settings.data.general_share == 0.5)
         divisor: float = TRAINED_RATE_DIVISOR_OF_MUON if settings.optimizer.name == "muon" else TRAINED_RATE_DIVISOR
         is_measured_with_adam = is_transformer(settings) and size <= 256 and is_post_norm(settings)
         if is_mixture and (settings.optimizer.name == "muon" or is_measured_with_adam):
