@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import signal
+import stat
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -241,6 +242,8 @@ def test_a_test_set_of_corrections_reports_what_is_left_out_and_packages_the_res
         job: AdaptationJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [f"source {number}" for number in range(300)]
     (tmp_path / "test").write_text("".join(f"{line}\n" for line in lines))
+    job.output.write_bytes(b"an older package")
+    job.output.chmod(0o460)
     packaged: list[tuple[str, str]] = []
     use_fakes(monkeypatch, lambda name: packaged.append(name))
     reports: list[str] = []
@@ -251,6 +254,7 @@ def test_a_test_set_of_corrections_reports_what_is_left_out_and_packages_the_res
     rest = [line for line in lines if line not in seen]
     assert [Path(file).read_text().splitlines() for file in packaged[0]] == [rest, rest]
     assert [Path(file).name for file in packaged[0]] == ["test", "test"]
+    assert job.output.read_bytes() == b"package" and stat.S_IMODE(job.output.stat().st_mode) == 0o460
 
 
 def test_adaptations_in_two_work_directories_do_not_share_an_unfinished_package(
