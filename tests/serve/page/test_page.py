@@ -577,6 +577,19 @@ def test_a_refusal_is_a_sentence_and_what_waiting_mends_is_tried_again(page, toy
     expect(page.locator("#target")).to_have_text("cat the")
 
 
+def test_an_attempt_by_the_user_ends_the_wait_for_the_next_one(page, toys):
+    opened(page, toys)
+    page.route("**/api/v1/translate", lambda route: route.fulfill(
+        status=429, headers={"Retry-After": "60"}, json={"error": "Wait and try again."}))
+    source(page).fill("die katze")
+    expect(page.locator("#status")).to_contain_text("Trying again in")
+    page.unroute("**/api/v1/translate")
+    source(page).press("Control+Enter")
+    expect(page.locator("#status")).to_have_text("Translated.")
+    page.wait_for_timeout(2_000)        # the wait would be shown again each second
+    assert page.locator("#status").text_content() == "Translated."
+
+
 def test_a_key_is_asked_for_and_an_engine_without_prefixes_lets_a_word_be_changed(page, start, tmp_path):
     key = subprocess.run([sys.executable, "-m", "towernmt", "serve-keys", "add", "anna", "--keys",
                           str(tmp_path / "keys.jsonl")], capture_output=True, text=True, check=True).stdout.split()[-1]

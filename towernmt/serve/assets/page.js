@@ -125,6 +125,7 @@ function fail(message) {
 async function translateNow() {
   if (!server) return;
   clearTimeout(timer);
+  clearTimeout(retry);
   running?.abort();
   const mine = running = new AbortController();
   closeChoices();
