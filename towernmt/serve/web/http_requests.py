@@ -313,7 +313,9 @@ class RequestMiddleware:
             await send(message)
 
         try:
-            if sum(len(name) + len(value) for name, value in scope["headers"]) > self._service.limits.max_header:
+            # uvicorn limits only a first line and headers that arrive in several parts.
+            size = len(scope["path"]) + len(scope["query_string"])
+            if size + sum(len(name) + len(value) for name, value in scope["headers"]) > self._service.limits.max_header:
                 response = error_response(_HEADERS_TOO_LARGE, self._error_format_of(scope["path"]))
                 await response(scope, receive, send_with_headers)
             else:
