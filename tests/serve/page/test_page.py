@@ -253,6 +253,18 @@ def test_a_language_whose_engine_has_no_alignments_is_detected(page, start):
     expect(page.locator("#target")).to_have_text("house the wirklich is the")
 
 
+def test_the_detected_language_is_that_of_the_text_also_if_it_was_translated_before_or_is_html(page, start):
+    server = start("--model", f"de-en={ENGINES}:Toy", "--model", f"fr-en={ENGINES}:Plain")
+    page.goto(server.url)
+    german, french = "das ist wirklich das haus", "le temps est vraiment très beau cette semaine"
+    for text, language in ((german, "German"), (french, "French"), (german, "German")):
+        source(page).fill(text)
+        expect(page.locator("#status")).to_have_text(f"Translated from {language}.")
+    page.get_by_label("HTML").check()
+    source(page).fill(f"<p>{french}</p>")
+    expect(page.locator("#status")).to_have_text("Translated from French.")
+
+
 def test_the_menu_of_a_word_translates_from_the_language_of_its_line(page, start):
     server = start("--model", f"de-en={ENGINES}:Toy", "--model", f"fr-en={ENGINES}:Plain")
     page.goto(server.url)
