@@ -13,7 +13,10 @@ function stored(storage) {
  */
 export function useKey(value, onDevice) {
   key = value.replace(/[^!-~]+/g, "");
-  try { (onDevice ? localStorage : sessionStorage).setItem(KEY, key); } catch { /* the page requests it again */ }
+  try {
+    (onDevice ? sessionStorage : localStorage).removeItem(KEY);     // an old key would be used instead after a reload
+    (onDevice ? localStorage : sessionStorage).setItem(KEY, key);
+  } catch { /* the page requests it again */ }
 }
 
 /** The error of a request that the server refused or did not answer. */
