@@ -126,10 +126,15 @@ def test_a_file_that_is_full_or_cannot_be_written_is_one_sentence(client: Any, f
 
 def test_a_suggestion_for_which_the_disk_has_no_space_leaves_no_part_of_a_line(
         client: Any, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_part(descriptor: int, content: bytes) -> int:
+        with file.open("a") as same_file:       # of another server
+            same_file.write(stored)
+        return write(descriptor, content[:20])
+
     write = os.write
     client.post("/suggest", json=ASKED)
     stored = file.read_text()
-    monkeypatch.setattr(suggestions.os, "write", lambda descriptor, content: write(descriptor, content[:20]))
+    monkeypatch.setattr(suggestions.os, "write", write_part)
     answer = client.post("/suggest", json=ASKED)
     assert answer.status_code == 503 and "cannot be stored (No space left on device)" in answer.json()["error"]
-    assert file.read_text() == stored
+    assert file.read_text() == 2 * stored
