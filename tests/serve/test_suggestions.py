@@ -80,6 +80,17 @@ def test_what_cannot_be_stored_is_refused_and_leaves_the_file(client: Any, file:
     assert file.read_text() == ""
 
 
+def test_a_text_that_can_be_translated_can_be_improved(make_client: Any, file: Path) -> None:
+    client = make_client(limits={"max_characters": 30})
+    client.service.suggestions = Suggestions(file)
+    text = "guten morgen " * 2 + "haus"
+    assert client.post("/translate", json={"q": text, "source": "de", "target": "en"}).status_code == 200
+    values = {"q": text, "s": "x" * 30, "translation": text.upper(), "source": "de", "target": "en"}
+    assert client.post("/suggest", json=values).status_code == 200
+    for name in ("q", "s", "translation"):
+        assert client.post("/suggest", json={**values, name: "x" * 31}).status_code == 413
+
+
 def test_tabs_and_line_ends_stay_inside_their_fields() -> None:
     assert suggestion_rows("a\tb\nc", "", "x\ty\nz") == [("a b", "", "x y"), ("c", "", "z")]
     assert suggestion_rows("a\n\nb", "A\n\nB", "x\n\nz") == [("a", "A", "x"), ("b", "B", "z")]

@@ -99,7 +99,8 @@ async def suggest(call: Call) -> Response:
         raise RequestError(403, "Suggestions are disabled on this server.")
     q, suggestion, source, target = (_required_text(call, name) for name in ("q", "s", "source", "target"))
     translation = call.parameters.text("translation") or ""
-    check_texts(call, [q, suggestion, translation])
+    for text in (q, suggestion, translation):       # each may be as long as a text that can be translated
+        check_texts(call, [text])
     model, _ = call.service.models.find(source, target, q)
     if model.direction.source == model.direction.target:
         raise bad_request(f"Invalid request: q is {language_name(model.direction.target)} already, so no model has "
