@@ -38,7 +38,6 @@ from towernmt.serve.web.request_bodies import ClientDisconnected
 
 log = logging.getLogger(__name__)
 EVENTS, LINES = "text/event-stream", "application/x-ndjson"
-_STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}      # nginx would collect the sentences
 _UNSUPPORTED = ("This server does not return {what}: its engine does not support it, or the server was started without "
                 "--alignments.")
 
@@ -63,7 +62,7 @@ async def translate(call: Call) -> Response:
     if fields["stream"]:
         events = EVENTS in call.request.headers.get("accept", "")
         return StreamingResponse(_stream_sentences(call, model, fields, request, header, events),
-                                 media_type=EVENTS if events else LINES, headers=_STREAM_HEADERS)
+                                 media_type=EVENTS if events else LINES, headers={"Cache-Control": "no-store"})
     answers = await call.run_in_thread(
         partial(translate_texts, model, texts, request, call.service.limits, call.cancellation))
     return JSONResponse({**header, "translations": [
