@@ -35,6 +35,19 @@ def test_files_of_a_killed_process_are_replaced(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_replaced_file_keeps_its_owner_and_permissions(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    if os.geteuid() == 0:       # as an administrator who changes a file of a server
+        os.chown(path, 1, 2)
+    path.chmod(0o460)
+    old = path.stat()
+    write_text(path, "new")
+    new = path.stat()
+    assert path.read_text() == "new"
+    assert (new.st_mode, new.st_uid, new.st_gid) == (old.st_mode, old.st_uid, old.st_gid)
+
+
 def test_a_pipe_is_not_replaced(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import signal
+import stat
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -31,8 +32,10 @@ from towernmt.core.settings import apply_overrides
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.text.validation_set import ValidationSet
+from towernmt.evaluate.comparison import SignificanceSettings, System, compare
+from towernmt.evaluate.metrics import MetricSettings
 from towernmt.interop.model_card import CardText, DataSource, card_text_of_package, make_card
-from towernmt.jobs import adaptation, adaptation_checks
+from towernmt.jobs import adaptation, adaptation_checks, adaptation_comparison
 from towernmt.jobs.adaptation import (
     AdaptationJob,
     _adaptation_key,
@@ -44,7 +47,7 @@ from towernmt.jobs.adaptation import (
     with_rate_of_adaptation,
 )
 from towernmt.jobs.adaptation_checks import check_pairs, unseen_sentences
-from towernmt.jobs.adaptation_comparison import SetResult, rejection_of
+from towernmt.jobs.adaptation_comparison import SetResult, compare_models, rejection_of
 from towernmt.jobs.corrections import Correction, read_corrections, split_corrections
 from towernmt.run.directory import RunDirectory
 from towernmt.run.resolve import ResolvedSettings
@@ -64,6 +67,24 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "fine-tuning.md"
 def test_a_model_is_packaged_if_it_is_better_on_corrections_and_not_significantly_worse_before(
         corrections: tuple[float, ...], test: tuple[float, ...], rejection: str) -> None:
     assert rejection_of(SetResult("corrections", 9, *corrections), SetResult("test", 9, *test)) == rejection
+
+
+@pytest.mark.parametrize(("wrong", "is_worse"), [(50, True), (1, False), (0, False)])
+def test_a_loss_is_significant_by_the_paired_bootstrap(monkeypatch: pytest.MonkeyPatch, wrong: int, is_worse: bool
+                                                       ) -> None:
+    sources = [f"a{number} b{number} c{number} d{number} e{number}" for number in range(100)]
+    worse = [source.upper() if number < wrong else source for number, source in enumerate(sources)]
+    monkeypatch.setattr(adaptation_comparison, "PackagedRun", lambda *_, **__: lambda lines: worse)
+    monkeypatch.setattr(adaptation_comparison, "default_precision", lambda *_: "float32")
+    monkeypatch.setattr(adaptation_comparison, "Translator", lambda run, **_: SimpleNamespace(translate=run))
+    model: Any = SimpleNamespace(run=lambda lines: lines, checkpoint=None)
+    result, = compare_models(model, Path("package"), Path("unpacked"), CardText(), {"test set": [sources, sources]},
+                             lambda line: None)
+    systems = [System("old", sources), System("new", worse)]
+    new = compare(systems, [sources], MetricSettings(("bleu",)), SignificanceSettings(trials=1)).scores["BLEU"][1]
+    assert (result.new, result.p) == (new.score, new.bootstrap_p if wrong else 1.0)
+    assert result.is_significantly_worse == is_worse
+    assert bool(rejection_of(SetResult("corrections", 9, 1.0, 2.0, 0.1), result)) == is_worse
 
 
 def test_the_statements_of_a_package_are_those_of_the_package_that_is_made_from_it() -> None:
@@ -241,6 +262,8 @@ def test_a_test_set_of_corrections_reports_what_is_left_out_and_packages_the_res
         job: AdaptationJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [f"source {number}" for number in range(300)]
     (tmp_path / "test").write_text("".join(f"{line}\n" for line in lines))
+    job.output.write_bytes(b"an older package")
+    job.output.chmod(0o460)
     packaged: list[tuple[str, str]] = []
     use_fakes(monkeypatch, lambda name: packaged.append(name))
     reports: list[str] = []
@@ -251,6 +274,7 @@ def test_a_test_set_of_corrections_reports_what_is_left_out_and_packages_the_res
     rest = [line for line in lines if line not in seen]
     assert [Path(file).read_text().splitlines() for file in packaged[0]] == [rest, rest]
     assert [Path(file).name for file in packaged[0]] == ["test", "test"]
+    assert job.output.read_bytes() == b"package" and stat.S_IMODE(job.output.stat().st_mode) == 0o460
 
 
 def test_adaptations_in_two_work_directories_do_not_share_an_unfinished_package(

@@ -56,6 +56,21 @@ def test_sentences_are_translated_one_by_one_and_the_space_between_them_stays(cl
     assert rounds[-3:] == ["Hier wohnt Dr. Müller.", "Kommt er?", "Ja, um 3.5 Uhr."]
 
 
+def test_lines_end_as_programs_of_any_system_write_them(make_client):
+    rounds = []
+
+    def engine(lines, options):
+        from towernmt.predict.lines.hypotheses import Hypothesis, Translation
+
+        rounds.extend(lines)
+        return [Translation([Hypothesis(line.upper(), 0.0)]) for line in lines]
+
+    text = "Der Titel\rDie erste Zeile\r\nDie zweite\nDie dritte\r\rDie letzte"
+    answer = make_client(models={"de-en": engine}).post("/translate", json={"q": text, "source": "de", "target": "en"})
+    assert answer.json()["translatedText"] == text.upper()
+    assert rounds[-5:] == ["Der Titel", "Die erste Zeile", "Die zweite", "Die dritte", "Die letzte"]
+
+
 def test_a_file_is_translated_and_fetched(client):
     cue = "1\n00:00:01,000 --> 00:00:02,000\n<i>guten morgen,\nhaus</i>\n"
     answer = client.post("/translate_file", data={"source": "auto", "target": "en"}, files={"file": ("a.srt", cue)})

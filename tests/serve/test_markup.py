@@ -111,6 +111,17 @@ def test_markup_that_cannot_be_taken_is_one_sentence(client):
     assert answer.status_code == 400 and "declares the entity c" in answer.json()["error"]
 
 
+@pytest.mark.parametrize(("path", "fields"), [
+    ("/translate", {"source": "auto", "target": "en", "format": "html"}),
+    ("/v2/translate", {"target_lang": "en", "tag_handling": "html"}), (PATH, {"format": "html"})])
+def test_a_page_of_too_many_tags_is_refused_also_if_its_language_is_detected(make_client, monkeypatch, path, fields):
+    monkeypatch.setattr("towernmt.documents.formats.markup_tokens.MOST_TAGS", 10)
+    text = {"q" if path == "/translate" else "text": "gut" + "<b>" * 20}
+    for limit, status, sentence in ((100, 400, "more than 10 tags"), (62, 413, "63 characters of text")):
+        answer = make_client(limits={"max_characters": limit}).post(path, json={**text, **fields})
+        assert answer.status_code == status and sentence in answer.text
+
+
 @pytest.mark.processes
 def test_the_real_clients_send_markup(server):
     libre = pytest.importorskip("libretranslatepy").LibreTranslateAPI(server.url)

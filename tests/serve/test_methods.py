@@ -80,5 +80,7 @@ def test_a_stream_ends_with_the_error(make_client):
 
 @pytest.mark.parametrize("path", ["/translate", "/v2/translate", "/v3/glossaries"])
 def test_headers_that_are_too_large_are_refused_in_the_form_of_the_interface(make_client, path):
-    answer = make_client(limits={"max_header": 1024}).get(path, headers={"X-A": "a" * 2000})
-    assert answer.status_code == 431 and list(answer.json()) == [field(path)]
+    client = make_client(limits={"max_header": 1024})
+    for answer in (client.get(path, headers={"X-A": "a" * 2000}), client.get(path, params={"q": "a" * 2000}),
+                   client.get(path + "a" * 2000)):
+        assert answer.status_code == 431 and list(answer.json()) == [field(path)]

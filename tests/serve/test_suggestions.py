@@ -80,6 +80,17 @@ def test_what_cannot_be_stored_is_refused_and_leaves_the_file(client: Any, file:
     assert file.read_text() == ""
 
 
+def test_a_text_that_can_be_translated_can_be_improved(make_client: Any, file: Path) -> None:
+    client = make_client(limits={"max_characters": 30})
+    client.service.suggestions = Suggestions(file)
+    text = "guten morgen " * 2 + "haus"
+    assert client.post("/translate", json={"q": text, "source": "de", "target": "en"}).status_code == 200
+    values = {"q": text, "s": "x" * 30, "translation": text.upper(), "source": "de", "target": "en"}
+    assert client.post("/suggest", json=values).status_code == 200
+    for name in ("q", "s", "translation"):
+        assert client.post("/suggest", json={**values, name: "x" * 31}).status_code == 413
+
+
 def test_tabs_and_line_ends_stay_inside_their_fields() -> None:
     assert suggestion_rows("a\tb\nc", "", "x\ty\nz") == [("a b", "", "x y"), ("c", "", "z")]
     assert suggestion_rows("a\n\nb", "A\n\nB", "x\n\nz") == [("a", "A", "x"), ("b", "B", "z")]
@@ -126,10 +137,15 @@ def test_a_file_that_is_full_or_cannot_be_written_is_one_sentence(client: Any, f
 
 def test_a_suggestion_for_which_the_disk_has_no_space_leaves_no_part_of_a_line(
         client: Any, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_part(descriptor: int, content: bytes) -> int:
+        with file.open("a") as same_file:       # of another server
+            same_file.write(stored)
+        return write(descriptor, content[:20])
+
     write = os.write
     client.post("/suggest", json=ASKED)
     stored = file.read_text()
-    monkeypatch.setattr(suggestions.os, "write", lambda descriptor, content: write(descriptor, content[:20]))
+    monkeypatch.setattr(suggestions.os, "write", write_part)
     answer = client.post("/suggest", json=ASKED)
     assert answer.status_code == 503 and "cannot be stored (No space left on device)" in answer.json()["error"]
-    assert file.read_text() == stored
+    assert file.read_text() == 2 * stored

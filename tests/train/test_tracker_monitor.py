@@ -16,7 +16,11 @@ from tensorpack.train import SimpleTrainer
 
 from towernmt.core.errors import SettingsError
 from towernmt.core.session import SessionCreator
+from towernmt.core.settings import apply_overrides
 from towernmt.core.tf_compat import tf, tf1
+from towernmt.run.assemble import _monitors_of_run
+from towernmt.run.directory import RunDirectory
+from towernmt.run.run_settings import default_settings
 from towernmt.train import tracker_monitor
 from towernmt.train.monitors import first_line
 from towernmt.train.tracker_monitor import Tracker, TrackerMonitor, make_tracker, mlflow_name, name_for_tracker
@@ -358,6 +362,16 @@ def test_runs_inside_other_directories_have_names_that_tell_them_apart(tmp_path:
     assert [name_for_tracker(Path(path)) for path in (
         "runs/de-en", "runs/de-en/monolingual/model", "de-en.zip.work/0f3a/run", ".")] == [
             "de-en", "de-en-monolingual-model", "de-en.zip.work-0f3a-run", tmp_path.name]
+
+
+@pytest.mark.parametrize("library", ["none", "wandb"])
+def test_a_run_has_the_monitor_of_its_tracker(library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("towernmt.train.tracker_monitor.find_spec", lambda name: name == library)
+    settings = apply_overrides(default_settings(), {"log.tracker": library, "log.tracker_project": "translation"})
+    monitors = [monitor for monitor in _monitors_of_run(settings, RunDirectory(tmp_path / "de-en"))
+                if isinstance(monitor, TrackerMonitor)]
+    assert [vars(monitor._tracker)["_project"] for monitor in monitors] == ["translation"] * (library != "none")
+    assert all(monitor._settings["log.tracker"] == library for monitor in monitors)
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,8 @@
 """Write files atomically, verify them by checksums, check file names from outside, and find the user's cache.
 
 An atomic file is written under a temporary name, flushed to the disk and renamed. A process that is killed at any
-moment leaves the old file or the new one, and perhaps `NAME.tmp` next to it, which the next write replaces.
+moment leaves the old file or the new one, and perhaps `NAME.tmp` next to it, which the next write replaces. The new
+file has the owner and the permissions of the old one.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -45,7 +47,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(path.name + ".tmp")
     try:
+        unfinished.unlink(missing_ok=True)      # of a killed process, perhaps of another user
         with naming(path), unfinished.open("wb") as file:
+            copy_access(path, unfinished)
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -54,6 +58,21 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         unfinished.unlink(missing_ok=True)
         raise
     flush_to_disk(path.parent)
+
+
+def copy_access(old: Path, new: Path) -> None:
+    """Give a new file the owner, the group and the permissions of the file that it replaces, if the latter exists.
+
+    Otherwise, a file that root changes could no longer be read by the server that it belongs to. If the process may not
+    give the file to this owner, the new file stays as it was created.
+    """
+    if not old.is_file():
+        return
+    with suppress(OSError):
+        if os.name != "nt":
+            status = old.stat()
+            os.chown(new, status.st_uid, status.st_gid)
+        shutil.copymode(old, new)
 
 
 @contextmanager

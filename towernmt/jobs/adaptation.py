@@ -18,7 +18,7 @@ from typing import Any
 
 from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import SettingsError
-from towernmt.core.files import write_text
+from towernmt.core.files import copy_access, write_text
 from towernmt.core.settings import apply_overrides
 from towernmt.dataflow.batches.training_data import TrainingData, is_prepared, with_general_data
 from towernmt.dataflow.preparation.preparation import prepare
@@ -202,6 +202,7 @@ def _train_and_compare(job: AdaptationJob, directory: Path, corrections: Sequenc
         rejection = rejection_of(*compare_models(job.model, unfinished, directory / "package", job.card, {
             "held-out corrections": held_out, "test set": [unseen.source, *unseen.references]}, report))
         if not rejection:
+            copy_access(job.output, unfinished)
             os.replace(unfinished, job.output)
     finally:
         unfinished.unlink(missing_ok=True)

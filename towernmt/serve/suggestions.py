@@ -76,8 +76,10 @@ class Suggestions:
                         content = b"\n" + content
                     if size + len(content) > MAX_BYTES:
                         raise unavailable("The file of suggestions is full.", 3600.0)
-                    if os.write(descriptor, content) < len(content):
-                        os.ftruncate(descriptor, size)      # the next suggestion must begin a line
+                    written = os.write(descriptor, content)
+                    if written < len(content):
+                        # The next suggestion must begin a line. Another server may have written after the old size.
+                        os.ftruncate(descriptor, os.lseek(descriptor, 0, os.SEEK_CUR) - written)
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                     os.fsync(descriptor)
                 finally:

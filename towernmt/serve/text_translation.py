@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
+from towernmt.core.errors import DataError
 from towernmt.dataflow.text.language_codes import base_code
 from towernmt.documents.formats.html import HtmlDocument
 from towernmt.documents.formats.markup_tokens import Tokens
@@ -237,11 +238,12 @@ def _without_markup(text: str, format: str) -> str:
     """Return the words of HTML or XML, with single spaces; for HTML without scripts and styles, which look English."""
     words: list[str] = []
     is_unread = False
-    for token in Tokens(text, xml=format == "xml"):
-        if token.kind == "text" and not is_unread:
-            words.append(text[token.start:token.end])
-        # The content of such an element is one token.
-        is_unread = format == "html" and token.kind == "open" and token.name in _UNREAD
+    with suppress(DataError):       # too many tags: the translation of this text is refused
+        for token in Tokens(text, xml=format == "xml"):
+            if token.kind == "text" and not is_unread:
+                words.append(text[token.start:token.end])
+            # The content of such an element is one token.
+            is_unread = format == "html" and token.kind == "open" and token.name in _UNREAD
     return " ".join(html.unescape(" ".join(words)).split())
 
 

@@ -253,6 +253,18 @@ def test_a_language_whose_engine_has_no_alignments_is_detected(page, start):
     expect(page.locator("#target")).to_have_text("house the wirklich is the")
 
 
+def test_the_detected_language_is_that_of_the_text_also_if_it_was_translated_before_or_is_html(page, start):
+    server = start("--model", f"de-en={ENGINES}:Toy", "--model", f"fr-en={ENGINES}:Plain")
+    page.goto(server.url)
+    german, french = "das ist wirklich das haus", "le temps est vraiment très beau cette semaine"
+    for text, language in ((german, "German"), (french, "French"), (german, "German")):
+        source(page).fill(text)
+        expect(page.locator("#status")).to_have_text(f"Translated from {language}.")
+    page.get_by_label("HTML").check()
+    source(page).fill(f"<p>{french}</p>")
+    expect(page.locator("#status")).to_have_text("Translated from French.")
+
+
 def test_the_menu_of_a_word_translates_from_the_language_of_its_line(page, start):
     server = start("--model", f"de-en={ENGINES}:Toy", "--model", f"fr-en={ENGINES}:Plain")
     page.goto(server.url)
@@ -577,6 +589,19 @@ def test_a_refusal_is_a_sentence_and_what_waiting_mends_is_tried_again(page, toy
     expect(page.locator("#target")).to_have_text("cat the")
 
 
+def test_an_attempt_by_the_user_ends_the_wait_for_the_next_one(page, toys):
+    opened(page, toys)
+    page.route("**/api/v1/translate", lambda route: route.fulfill(
+        status=429, headers={"Retry-After": "60"}, json={"error": "Wait and try again."}))
+    source(page).fill("die katze")
+    expect(page.locator("#status")).to_contain_text("Trying again in")
+    page.unroute("**/api/v1/translate")
+    source(page).press("Control+Enter")
+    expect(page.locator("#status")).to_have_text("Translated.")
+    page.wait_for_timeout(2_000)        # the wait would be shown again each second
+    assert page.locator("#status").text_content() == "Translated."
+
+
 def test_a_key_is_asked_for_and_an_engine_without_prefixes_lets_a_word_be_changed(page, start, tmp_path):
     key = subprocess.run([sys.executable, "-m", "towernmt", "serve-keys", "add", "anna", "--keys",
                           str(tmp_path / "keys.jsonl")], capture_output=True, text=True, check=True).stdout.split()[-1]
@@ -587,14 +612,18 @@ def test_a_key_is_asked_for_and_an_engine_without_prefixes_lets_a_word_be_change
     expect(page.locator("#files .failed")).to_contain_text("A key is needed")
     expect(page.get_by_label("This server needs a key:")).to_be_visible()
     source(page).fill("das haus")
-    page.get_by_label("This server needs a key:").fill("wrong")
+    page.get_by_label("This server needs a key:").fill("wrong\N{HORIZONTAL ELLIPSIS}")
     page.get_by_role("button", name="Use it").click()
+    expect(page.get_by_role("alert")).to_contain_text("Invalid API key")
     expect(page.get_by_label("This server needs a key:")).to_be_visible()
-    page.get_by_label("This server needs a key:").fill(key)
+    stored = "sessionStorage.getItem('towernmt.key') + ' ' + localStorage.getItem('towernmt.key')"
+    assert page.evaluate(stored) == "wrong null"
+    page.get_by_label("This server needs a key:").fill(f"{key}\N{ZERO WIDTH SPACE}")
+    page.get_by_label("Keep it on this device").check()
     page.get_by_role("button", name="Use it").click()
     expect(page.locator("#target")).to_have_text("house the")
     expect(page.locator("#confidence-choice")).to_be_hidden()
-    assert page.evaluate("sessionStorage.length + ' ' + localStorage.getItem('towernmt.key')") == "1 null"
+    assert page.evaluate(stored) == f"null {key}"
     word(page, "house").click()
     menu = page.get_by_role("dialog", name="Other words")
     expect(menu).to_contain_text("only the word itself is changed")

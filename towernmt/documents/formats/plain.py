@@ -25,7 +25,7 @@ from towernmt.documents.formats.text_files import (
 )
 from towernmt.documents.segments import Segment, plain_text
 
-_LINES_AND_CELLS = re.compile(r"(\r?\n|\t)")
+_LINES_AND_CELLS = re.compile(r"(\r\n|\r|\n|\t)")
 
 
 class Lines(Pieces):

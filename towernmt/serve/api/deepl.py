@@ -95,7 +95,7 @@ async def translate(call: Call) -> Response:
     split = cast(Splitting, _choice_parameter(call, "split_sentences", get_args(Splitting), SPLITTING[format]))
     model_type = MODEL_TYPES[_choice_parameter(call, "model_type", [*MODEL_TYPES], "")]
     xml = _xml_settings(call)
-    check_texts(call, None, texts)
+    check_texts(call, texts)
     groups = await _group_by_model(call, texts, format)
     # All together, because a rate accepts only one request that exceeds it.
     count_characters(call, {model.direction: sum(len(texts[index]) for index in indices)

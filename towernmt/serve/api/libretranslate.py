@@ -17,7 +17,7 @@ from towernmt.serve.api.native_documents import accept_document, file_response, 
 from towernmt.serve.language_detection import detect_languages
 from towernmt.serve.request_limits import RequestError, bad_request
 from towernmt.serve.text_translation import TextRequest, detection_text, translate_texts
-from towernmt.serve.web.http_requests import Call, check_texts, endpoint, error_json
+from towernmt.serve.web.http_requests import Call, check_texts, count_characters, endpoint, error_json
 
 FORMATS = ("text", "html")
 
@@ -32,9 +32,10 @@ async def translate(call: Call) -> Response:
     format = call.parameters.text("format") or "text"
     if format not in FORMATS:
         raise bad_request(f"{format[:40]} format is not supported: there are {', '.join(FORMATS)}.")
+    check_texts(call, texts)
     model, detected = call.service.models.find(source, target, detection_text(texts, format))
     alternatives = _alternatives(call, model.model.alternatives - 1)
-    check_texts(call, model.direction, texts)
+    count_characters(call, {model.direction: sum(map(len, texts))})
     request = TextRequest(format=format, alternatives=alternatives)
     answers = await call.run_in_thread(
         partial(translate_texts, model, texts, request, call.service.limits, call.cancellation))
@@ -58,7 +59,7 @@ async def languages(call: Call) -> Response:
 async def detect_language(call: Call) -> Response:
     """Answer `/detect` with the source languages, most probable first."""
     texts = _texts(call)
-    check_texts(call, None, texts)
+    check_texts(call, texts)
     return JSONResponse([{"confidence": round(100 * detected.confidence), "language": detected.language}
                          for detected in detect_languages(" ".join(texts), call.service.models.languages)])
 
@@ -98,7 +99,8 @@ async def suggest(call: Call) -> Response:
         raise RequestError(403, "Suggestions are disabled on this server.")
     q, suggestion, source, target = (_required_text(call, name) for name in ("q", "s", "source", "target"))
     translation = call.parameters.text("translation") or ""
-    check_texts(call, None, [q, suggestion, translation])
+    for text in (q, suggestion, translation):       # each may be as long as a text that can be translated
+        check_texts(call, [text])
     model, _ = call.service.models.find(source, target, q)
     if model.direction.source == model.direction.target:
         raise bad_request(f"Invalid request: q is {language_name(model.direction.target)} already, so no model has "

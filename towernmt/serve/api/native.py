@@ -30,6 +30,7 @@ from towernmt.serve.web.http_requests import (
     KEY_NAMES,
     Call,
     check_texts,
+    count_characters,
     endpoint,
     error_json,
 )
@@ -47,10 +48,12 @@ async def translate(call: Call) -> Response:
     texts = fields["text"]
     if not texts:
         raise bad_request("'text' is missing.")
+    options = option_texts(fields)
+    check_texts(call, texts, options)
     model, detected = call.service.models.find(fields["source"], fields["target"],
                                                detection_text(texts, fields["format"]))
     request = _text_request(fields, model)
-    check_texts(call, model.direction, texts, option_texts(fields))
+    count_characters(call, {model.direction: sum(map(len, texts))}, sum(map(len, options)))
     if fields["glossary"]:
         request = await call.run_in_thread(partial(_with_glossary, request, fields["glossary"], model))
     header: dict[str, Any] = {**model.direction._asdict(), "model": model.model.name}

@@ -125,6 +125,7 @@ function fail(message) {
 async function translateNow() {
   if (!server) return;
   clearTimeout(timer);
+  clearTimeout(retry);
   running?.abort();
   const mine = running = new AbortController();
   closeChoices();
@@ -172,10 +173,10 @@ async function translateLines(signal) {
       keep(part[text], parts[text], false);
     });
     if (signal.aborted) return;
-    detected = last.detected?.language ?? detected;
     for (const one of parts.flat()) one.language = last.source;
     part.forEach((line, number) => keep(line, parts[number], true));
   }
+  detected = lines.flatMap(line => known.get(line) ?? []).at(-1)?.language ?? detected;     // also without a new request
 }
 
 /** Divide lines into requests, none of which exceeds the limits of the server. */
@@ -208,7 +209,9 @@ function keep(line, sentences, complete) {
 async function translateHtml(signal) {
   if (!source.value.trim()) { showText(""); return; }
   const last = await translate({...languages(), text: source.value, format: "html"}, signal, () => {});
-  if (!signal.aborted) showText(last.translations[0]);
+  if (signal.aborted) return;
+  detected = last.detected?.language ?? detected;
+  showText(last.translations[0]);
 }
 
 /** Request the key from the user if the server has refused a request because of a missing or wrong key. */

@@ -7,10 +7,16 @@ function stored(storage) {
   try { return window[storage].getItem(KEY); } catch { return null; }     // the browser may forbid it
 }
 
-/** Send a key with all further requests, and store it for this window or on this device. */
+/** Send a key with all further requests, and store it for this window or on this device.
+ *
+ * Characters that no key has, such as invisible ones that were pasted with it, are removed: `fetch` sends no header with them.
+ */
 export function useKey(value, onDevice) {
-  key = value;
-  try { (onDevice ? localStorage : sessionStorage).setItem(KEY, value); } catch { /* the page requests it again */ }
+  key = value.replace(/[^!-~]+/g, "");
+  try {
+    (onDevice ? sessionStorage : localStorage).removeItem(KEY);     // an old key would be used instead after a reload
+    (onDevice ? localStorage : sessionStorage).setItem(KEY, key);
+  } catch { /* the page requests it again */ }
 }
 
 /** The error of a request that the server refused or did not answer. */

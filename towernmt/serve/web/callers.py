@@ -281,7 +281,7 @@ def remove_key(path: Path, name: str) -> None:
 
 @contextmanager
 def _changed_keys(path: Path) -> Iterator[list[KeyEntry]]:
-    """Yield the entries of a file, and write the changed list atomically, readable only by its owner.
+    """Yield the entries of a file, and write the changed list atomically. A new file is readable only by its owner.
 
     The lock keeps another process from reading the file meanwhile, whose change would otherwise undo this one. If the
     path is a symbolic link, the link stays.

@@ -233,30 +233,25 @@ def _key(request: Request, parameters: Parameters) -> str | None:
     return request.headers.get("x-api-key") or parameters.text(*KEY_NAMES)
 
 
-def check_texts(call: Call, direction: Direction | None, texts: Sequence[str], options: Sequence[str] = ()) -> None:
-    """Check the size of the texts of a request, and count their characters if they are translated.
+def check_texts(call: Call, texts: Sequence[str], options: Sequence[str] = ()) -> None:
+    """Check the size of the texts of a request, before work that takes longer for longer texts.
 
     Args:
         call: the request.
-        direction: translation direction; None means they are not translated.
         texts: texts of the request.
-        options: its other strings that reach the model. Their characters count towards the limit and the rate, but not
-            as translated characters.
+        options: its other strings that reach the model, whose characters count towards the limit.
 
     Raises:
-        RequestError: there are too many texts or characters, or the caller has sent too many characters lately.
+        RequestError: there are too many texts or characters.
     """
     limits = call.service.limits
     if len(texts) > limits.max_texts:
         raise RequestError(413, f"The request has {len(texts)} texts: send at most {limits.max_texts} at once.")
-    characters = sum(map(len, texts))
-    all_characters = characters + sum(map(len, options))
-    if all_characters > limits.max_characters:
+    characters = sum(map(len, (*texts, *options)))
+    if characters > limits.max_characters:
         kinds = "text, prefix, phrases and terms" if options else "text"
-        raise RequestError(413, f"The request has {all_characters} characters of {kinds}: send at most "
+        raise RequestError(413, f"The request has {characters} characters of {kinds}: send at most "
                                 f"{limits.max_characters} at once.")
-    if direction is not None:
-        count_characters(call, {direction: characters}, all_characters - characters)
 
 
 def count_characters(call: Call, characters: Mapping[Direction, int], other_characters: int = 0) -> None:
@@ -313,7 +308,9 @@ class RequestMiddleware:
             await send(message)
 
         try:
-            if sum(len(name) + len(value) for name, value in scope["headers"]) > self._service.limits.max_header:
+            # uvicorn limits only a first line and headers that arrive in several parts.
+            size = len(scope["path"]) + len(scope["query_string"])
+            if size + sum(len(name) + len(value) for name, value in scope["headers"]) > self._service.limits.max_header:
                 response = error_response(_HEADERS_TOO_LARGE, self._error_format_of(scope["path"]))
                 await response(scope, receive, send_with_headers)
             else:
