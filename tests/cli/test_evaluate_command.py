@@ -384,6 +384,13 @@ def test_the_prefixes_and_phrases_of_lines_are_read_once_for_all_systems(systems
     assert report["systems"][1]["worst"][0]["translations"] == {"first": "the red dog", "second": "the red dog"}
 
 
+def test_a_pipe_is_refused_as_the_table_of_several_translators(systems, capsys) -> None:
+    os.mkfifo("pipe")
+    assert main(["evaluate", "--source", "src", "--reference", "ref", "--system", "first=.", "second=.",
+                 "--replace-unknown", "pipe"]) == 1
+    assert "pipe: a pipe or a device can be read only once" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("option", ["--prefix", "--constraints"])
 def test_a_file_for_lines_with_another_number_of_lines_is_refused_before_anything_is_translated(
         systems, capsys, monkeypatch, option) -> None:
