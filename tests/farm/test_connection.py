@@ -30,3 +30,9 @@ def test_a_cluster_with_another_version_of_python_is_one_clear_sentence(
         f"{name}: Version mismatch: The cluster was started with: Ray: 2.60.0 Python: 3.11.9 This process on node "
         "10.0.0.2 was started with: Ray: 2.60.0 Python: 3.11.2. Install the same versions of Ray and Python on all "
         "machines, or pass --ray local to start a cluster on this machine.")
+
+
+def test_a_port_that_no_socket_can_have_is_one_clear_sentence() -> None:
+    with (pytest.raises(SettingsError, match=r"--ray 127\.0\.0\.1:\d{20}: no Ray cluster responds"),
+          ray_connection("127.0.0.1:99999999999999999999", 0, print)):
+        pass

@@ -69,7 +69,7 @@ def _connect(address: str, processors: int) -> None:
             _check_listening(address)
             ray.init(address=address or "auto", **options)
             return
-        except (OSError, ValueError) as error:      # a ConnectionError is an OSError
+        except (OSError, ValueError, OverflowError) as error:   # a ConnectionError is an OSError
             if address:
                 raise SettingsError(f"--ray {address}: no Ray cluster responds ({' '.join(str(error).split())[:200]}). "
                                     "Start it, or pass --ray local to start one on this machine; if it asks for a "
