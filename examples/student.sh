@@ -30,7 +30,7 @@ fi
 if missing links; then
     $towernmt align --model "$TEACHER" --source "$TEXT.$FROM" --target "$OUTPUT/distilled.$TO" --output "$OUTPUT/links"
 fi
-if missing data; then
+if missing data/manifest.json; then     # the last file: an interrupted preparation is resumed
     $towernmt prepare --source "$TEXT.$FROM" --target "$OUTPUT/distilled.$TO" --alignments "$OUTPUT/links" \
         --valid-source "$VALID.$FROM" --valid-target "$VALID.$TO" --output "$OUTPUT/data" \
         --source-vocab "$TEACHER/vocabulary/source.model" --target-vocab "$TEACHER/vocabulary/target.model"

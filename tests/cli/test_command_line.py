@@ -50,6 +50,15 @@ def refusal(line: str, capsys: pytest.CaptureFixture[str]) -> str:
     return error
 
 
+@pytest.mark.parametrize("line, sentence", [
+    ("inspect pairs.tsv --pairs 99999999999999999999", "argument --pairs: 99999999999999999999 has too many digits;"),
+    ("load pairs.tsv --output sqlite:///a.db --batch 9999999999999999999", "argument --batch: 9999999999999999999 has"),
+    ("inspect pairs.tsv --pairs many", "argument --pairs: invalid int value: 'many'; see `towernmt inspect --help`."),
+])
+def test_a_number_that_is_too_large_is_refused_in_one_sentence(line, sentence, capsys):
+    assert sentence in refusal(line, capsys)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_shows_an_example_that_the_command_takes(command, capsys):
     with pytest.raises(SystemExit) as ended:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -340,9 +341,10 @@ def test_robustness_needs_a_model_and_a_test_set_and_no_options_of_single_lines(
     assert message in capsys.readouterr().err
 
 
-def test_the_terms_and_the_text_of_frequencies_are_read_once(systems, capsys, monkeypatch) -> None:
-    def piped(text: str) -> str:
-        """Return the path of a pipe, which can be read once, as that of `<(zcat train.en.gz)` in a shell."""
+@pytest.fixture
+def piped() -> Iterator[Callable[[str], str]]:
+    """Return a function that returns the path of a pipe with a text, which can be read once, as `<(...)` in a shell."""
+    def make(text: str) -> str:
         reader, writer = os.pipe()
         os.write(writer, text.encode())
         os.close(writer)
@@ -350,14 +352,55 @@ def test_the_terms_and_the_text_of_frequencies_are_read_once(systems, capsys, mo
         return f"/dev/fd/{reader}"
 
     descriptors: list[int] = []
+    yield make
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def test_the_terms_and_the_text_of_frequencies_are_read_once(systems, capsys, monkeypatch, piped) -> None:
     monkeypatch.setattr("towernmt.cli.evaluate.make_translator", lambda *arguments, **options: EchoTranslator())
     assert main(["evaluate", "--robustness", "--model", "runs/echo", "--source", "src", "--reference", "ref", "--json",
                  "--html", "page.html", "--terminology", piped("red dog\tred dog\n"),
                  "--frequency-text", piped(Path("ref").read_text()), *QUICK]) == 0
-    for descriptor in descriptors:
-        os.close(descriptor)
     assert json.loads(capsys.readouterr().out)["terms"] == {"runs/echo": {"required": 2, "met": 2}}
     assert "<th>10-99</th>" in Path("page.html").read_text()
+
+
+def test_the_prefixes_and_phrases_of_lines_are_read_once_for_all_systems(systems, capsys, monkeypatch, piped) -> None:
+    from towernmt.predict.lines.hypotheses import Hypothesis
+
+    class Obedient:
+        checkpoint = "x"
+
+        def translate_stream(self, lines, name, options):
+            return ([Hypothesis(" ".join([request.prefix, *request.constraints]), 0.0)] for request in options)
+
+    monkeypatch.setattr("towernmt.cli.evaluate.make_translator", lambda *arguments, **options: Obedient())
+    command = ["evaluate", "--source", "src", "--reference", "ref", "--system", "first=.", "second=.", *QUICK]
+    assert main([*command, "--json", "--prefix", piped("the\n" * 24),
+                 "--constraints", piped("red dog\n" * 24)]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["terms"] == {name: {"required": 24, "met": 24} for name in ("first", "second")}
+    assert report["systems"][1]["worst"][0]["translations"] == {"first": "the red dog", "second": "the red dog"}
+
+
+def test_a_pipe_is_refused_as_the_table_of_several_translators(systems, capsys) -> None:
+    os.mkfifo("pipe")
+    assert main(["evaluate", "--source", "src", "--reference", "ref", "--system", "first=.", "second=.",
+                 "--replace-unknown", "pipe"]) == 1
+    assert "pipe: a pipe or a device can be read only once" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--prefix", "--constraints"])
+def test_a_file_for_lines_with_another_number_of_lines_is_refused_before_anything_is_translated(
+        systems, capsys, monkeypatch, option) -> None:
+    def translate(*arguments, **options):
+        raise AssertionError("the model translates")
+
+    monkeypatch.setattr("towernmt.cli.evaluate.make_translator", translate)
+    Path("short").write_text("the\n")
+    assert main(["evaluate", "--source", "src", "--reference", "ref", "--model", "runs/echo", option, "short"]) == 1
+    assert "short has 1 lines, and the test set has 24: write one line per sentence" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", [["--robustness-seed", "2"], ["--source-language", "tr"]])

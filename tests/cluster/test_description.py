@@ -47,6 +47,7 @@ def test_one_process_alone_has_no_cluster(environment: dict[str, str]) -> None:
     ({"worker": ["a:1", "b"]}, {"type": "worker", "index": 0}, "'b' is not an address"),
     ({"worker": ["a:1", "b:0"]}, {"type": "worker", "index": 0}, "'b:0' is not an address"),
     ({"worker": ["a:1", "b:70000"]}, {"type": "worker", "index": 0}, "'b:70000' is not an address"),
+    ({"worker": ["a:1", "b..c:2"]}, {"type": "worker", "index": 0}, "'b..c:2' is not an address"),
     ({"worker": "a:1"}, {"type": "worker", "index": 0}, "cluster.worker must be a list"),
     ({"worker": ["a:1"], "ps": ["b:2"]}, {"type": "worker", "index": 0}, "the job 'ps'"),
     ({"worker": ["a:1"], "chief": ["b:2", "c:3"]}, {"type": "worker", "index": 0}, "2 chiefs"),

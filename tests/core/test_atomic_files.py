@@ -48,6 +48,18 @@ def test_a_replaced_file_keeps_its_owner_and_permissions(tmp_path: Path) -> None
     assert (new.st_mode, new.st_uid, new.st_gid) == (old.st_mode, old.st_uid, old.st_gid)
 
 
+def test_writers_at_the_same_time_leave_the_whole_file_of_the_last_one(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with replacing(path) as first:
+        first.write(b"first " * 100_000)
+        for text in ("second", "third"):        # as other processes do
+            write_text(path, text)
+            assert path.read_text() == text
+        first.write(b"end")
+    assert path.read_bytes() == b"first " * 100_000 + b"end"
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_a_pipe_is_not_replaced(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

@@ -51,6 +51,8 @@ def test_a_file_is_read_as_its_dataclass(tmp_path: Path) -> None:
     ({"parts": None}, "the field `parts` holds null where a list is expected"),
     ({"parts": {}}, "the field `parts` holds an object where a list is expected"),
     ({"parts": [{"file": "x", "pairs": -5}]}, r"the field `parts\[0\].pairs` holds -5 where 0 or more is expected"),
+    ({"parts": [{"file": "x", "pairs": 2**63}]},
+     rf"the field `parts\[0\].pairs` holds {2**63} where {2**63 - 1} or less is expected"),
     ({"parts": [{"file": "x", "pairs": 1, "share": 1.1}]}, r"`parts\[0\].share` holds 1.1 where 1 or less is expected"),
     ({"parts": [{"file": "x", "pairs": 1, "evil": 1}]}, r"the field `parts\[0\].evil` is not known"),
     ({"parts": [{"file": "x"}]}, r"the field `parts\[0\].pairs` is missing"),

@@ -20,6 +20,9 @@ from towernmt.cli.main import make_parser
 options = make_parser(COMMANDS)[0].parse_args(sys.argv[1:])
 made = getattr(options, "output", None) or getattr(options, "logdir", None)
 print(sys.argv[1], made and Path(made).name)
+if sys.argv[1] == "prepare":
+    Path(made).mkdir(exist_ok=True)
+    made += "/manifest.json"
 if made:
     Path(made).write_text("made")
 """
@@ -47,3 +50,5 @@ def test_the_commands_of_the_script_are_those_of_the_program_and_made_once(tmp_p
     assert (tmp_path / "student/page.en").read_text() == "ein Haus\n"
     (tmp_path / "student/site").unlink()
     assert [line.split()[0] for line in steps()[:-1]] == ["train", "export", "evaluate"]
+    (tmp_path / "student/data/manifest.json").unlink()      # as if the preparation was interrupted
+    assert [line.split()[0] for line in steps()[:-1]] == ["prepare", "train", "evaluate"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
 import random
 import re
 import shlex
@@ -275,6 +277,31 @@ def test_a_test_set_of_corrections_reports_what_is_left_out_and_packages_the_res
     assert [Path(file).read_text().splitlines() for file in packaged[0]] == [rest, rest]
     assert [Path(file).name for file in packaged[0]] == ["test", "test"]
     assert job.output.read_bytes() == b"package" and stat.S_IMODE(job.output.stat().st_mode) == 0o460
+
+
+@pytest.mark.parametrize("kind", ["compressed", "pipe"])
+def test_the_package_is_tested_on_the_text_of_a_file_that_is_compressed_or_cannot_be_read_again(
+        job: AdaptationJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    lines = [f"sentence {number}" for number in range(100)]
+    content = "".join(f"{line}\n" for line in lines).encode()
+    readers: list[int] = []
+
+    def path() -> str:
+        if kind == "compressed":
+            (tmp_path / "test.gz").write_bytes(gzip.compress(content))
+            return str(tmp_path / "test.gz")
+        reader, writer = os.pipe()
+        os.write(writer, content)
+        os.close(writer)
+        readers.append(reader)
+        return f"/dev/fd/{reader}"
+
+    packaged: list[tuple[str, str]] = []
+    use_fakes(monkeypatch, lambda files: packaged.append(files))
+    assert adapt_model(replace(job, test=(path(), path())), lambda line: None).rejection == ""
+    assert [Path(file).read_text().splitlines() for file in packaged[0]] == [lines, lines]
+    for reader in readers:
+        os.close(reader)
 
 
 def test_adaptations_in_two_work_directories_do_not_share_an_unfinished_package(

@@ -405,6 +405,9 @@ def test_a_changed_text_and_other_options_are_refused(make_job: Callable[..., Mo
         open_record(make_job(), "abd")
     with pytest.raises(DataError, match="--source-monolingual .*text is not what .*run was begun with"):
         open_record(make_job(side="source"), "abc")
+    save_record(make_job(), dataclasses.replace(first, inputs={**first.inputs, "--later": "def"}))
+    with pytest.raises(DataError, match=r"record.json has 4 inputs where 3 are expected: resume with the version"):
+        open_record(make_job(), "abc")
 
 
 @pytest.mark.parametrize(("options", "message"), [

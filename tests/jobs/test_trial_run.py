@@ -70,6 +70,15 @@ def test_half_a_line_of_the_statistics_waits_for_its_end(tmp_path: Path) -> None
     assert [trial.next() for _ in range(2)] == [TrialReport(10, 2.0), TrialReport(10, 2.0, ended=True)]
 
 
+def test_a_line_of_the_statistics_that_a_full_disk_has_cut_is_left_out(tmp_path: Path) -> None:
+    trial = TrialRun(trained(tmp_path / "1", [2.0]), ["nothing"], SCALAR, tmp_path)
+    with (tmp_path / "1" / "run" / "log" / "stats.jsonl").open("a") as file:
+        file.write('{"global_step": 20, "valid{"global_step": 21, "loss": 1.0}\n')
+        file.write(json.dumps({SCALAR: 3.0, "global_step": 30}) + "\n")
+    assert [trial.next() for _ in range(3)] == [
+        TrialReport(10, 2.0), TrialReport(30, 3.0), TrialReport(30, 3.0, ended=True)]
+
+
 def test_a_trial_without_news_returns_after_the_time_limit(tmp_path: Path) -> None:
     trial = TrialRun(tmp_path, ["train", "--data", "missing"], SCALAR, tmp_path)
     assert trial.next(seconds=0) == TrialReport(0, None)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from towernmt.core.errors import SettingsError
+from towernmt.core.errors import DataError, SettingsError
 from towernmt.jobs.tune_space import Dimension, draw_points, read_space
 from towernmt.run import default_settings
 
@@ -51,6 +52,12 @@ def test_a_mistake_is_named_with_its_file_and_line(tmp_path: Path, line: str, me
         space_of(tmp_path, f"# a comment\nmodel.residual_dropout: [0.1]\n{line}\n" if "residual" not in line
                  else f"# a comment\n\n{line}\n")
     assert f"{tmp_path / 'space.yaml'}:3: " in str(error.value) and message in str(error.value)
+
+
+def test_a_pipe_is_refused_instead_of_being_taken_for_an_empty_space(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "space.yaml")
+    with pytest.raises(DataError, match="space.yaml: a pipe or a device can be read only once"):
+        read_space(tmp_path / "space.yaml", default_settings())
 
 
 def test_an_empty_space_is_refused(tmp_path: Path) -> None:

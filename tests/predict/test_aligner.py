@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from functools import partial
 from pathlib import Path
 
@@ -202,6 +203,16 @@ def test_arguments_that_cannot_work_are_refused(arguments: list[str], message: s
                                                 capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["align", *arguments]) == 1
     assert message in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("piped", ["source", "target"])
+def test_a_pipe_is_refused_as_text_for_two_models_because_each_reads_it(
+        piped: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    for side in ("source", "target"):
+        os.mkfifo(side) if side == piped else Path(side).write_text("w1\n")
+    assert main(["align", "--model=x", "--reverse-model=y", "--source=source", "--target=target"]) == 1
+    assert f"{piped}: a pipe or a device can be read only once" in capfd.readouterr().err
 
 
 def test_a_model_without_attention_is_refused_with_its_name(tmp_path: Path) -> None:

@@ -45,6 +45,14 @@ def test_the_chosen_towers_are_kept(tmp_path, chosen, towers):
     assert recorded_automatic_settings(run_with(tmp_path, chosen)).get("--towers") == towers
 
 
+@pytest.mark.parametrize("towers", ["two", 0, 1.5, True])
+def test_an_edited_number_of_towers_is_one_clear_sentence(tmp_path, towers):
+    run = run_with(tmp_path, {"--towers": towers})
+    with pytest.raises(SettingsError, match=f"automatic.yaml: --towers has the value {towers!r}, but must be a whole"):
+        resolve_settings(SettingsSources(run=run))
+    assert resolve_settings(SettingsSources(run=run, towers=3)).towers == 3
+
+
 @pytest.mark.parametrize(("automatic", "towers"), [("--towers", 2), ("train.clip_norm", 3), ("train.clip_norm", None)])
 def test_the_number_of_towers_is_recorded_whether_automatic_or_specified(tmp_path, automatic, towers):
     run = run_with(tmp_path, None)

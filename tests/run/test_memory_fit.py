@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import signal
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, has_ended, wait_until
 from towernmt.cli.main import main
 from towernmt.core.errors import SettingsError, TowerNMTError
 from towernmt.core.machine import peak_memory
@@ -229,6 +230,36 @@ def test_a_signal_ends_the_measuring_process_too(tmp_path):
     with pytest.raises(ProcessLookupError):
         os.kill(measuring, 0)
     assert not [*(tmp_path / "temporary").iterdir()]
+
+
+@pytest.mark.processes
+def test_the_measuring_process_ends_with_a_killed_parent(tmp_path):
+    """Standard input, which `cat` reads, ends with the parent, and a measurement ends with its standard input."""
+    (tmp_path / "python").write_text(f"#!/bin/sh\necho $$ > {tmp_path}/unfinished\n"
+                                     f"mv {tmp_path}/unfinished {tmp_path}/pid\nexec cat\n")
+    (tmp_path / "python").chmod(0o700)
+    search = subprocess.Popen([sys.executable, "-c", SEARCH, str(tmp_path / "python")])
+    wait_until((tmp_path / "pid").exists, search)
+    measuring = int((tmp_path / "pid").read_text())
+    assert not has_ended(measuring)
+    search.kill()
+    search.wait()
+    wait_until(lambda: has_ended(measuring))
+    RunDirectory(tmp_path).save_settings(default_settings())
+    os.mkfifo(tmp_path / memory_fit.BATCHES)
+    writers = []
+
+    def is_reading():
+        with contextlib.suppress(OSError):      # nothing has opened the pipe for reading
+            writers.append(os.open(tmp_path / memory_fit.BATCHES, os.O_WRONLY | os.O_NONBLOCK))
+        return writers
+
+    measurement = subprocess.Popen([sys.executable, "-m", "towernmt.run.memory_fit", str(tmp_path)],
+                                   stdin=subprocess.PIPE)
+    wait_until(is_reading, measurement)     # of batches, which never come
+    measurement.stdin.close()
+    assert measurement.wait(PATIENCE) == 1
+    os.close(writers[0])
 
 
 def test_a_look_at_drawn_batches_draws_no_window_that_is_not_looked_at(tmp_path, monkeypatch):

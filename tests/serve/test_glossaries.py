@@ -293,3 +293,42 @@ def test_saving_holds_up_no_other_request_and_no_change_is_lost(make_client, tmp
         for thread in threads:
             thread.join()
         assert client.get(f"/v3/glossaries/{number}").json()["dictionaries"][0]["entry_count"] == 4
+
+
+def test_servers_that_share_a_file_lose_no_change(tmp_path):
+    file = tmp_path / "glossaries.json"
+    one, other = Glossaries(file), Glossaries(file)
+    haus, hund = (store.add("anna", word, [Dictionary("de", "en", {word: "x"})])
+                  for store, word in ((one, "haus"), (other, "hund")))
+    assert one.owned_by("anna") == other.owned_by("anna") == [haus, hund]
+    assert [term.target for term in one.terminology("anna", [hund.id], "de", "en").terms] == ["x"]
+    other.change(hund, None, [Dictionary("de", "en", {"hund": "dog"})])
+    assert [term.target for term in one.terminology("anna", [hund.id], "de", "en").terms] == ["dog"]
+    one.remove(haus)
+    with pytest.raises(RequestError, match="does not exist"):
+        other.get("anna", haus.id)
+
+    def add(store):
+        for _ in range(10):
+            store.add("bert", "ours", [Dictionary("de", "en", {"haus": "house"})])
+
+    threads = [threading.Thread(target=add, args=(store,)) for store in (one, other, Glossaries(file))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [len(store.owned_by("bert")) for store in (one, other, Glossaries(file))] == [30, 30, 30]
+
+
+def test_a_file_that_is_damaged_or_removed_while_the_server_runs_is_written_again(tmp_path, caplog):
+    store = Glossaries(tmp_path / "glossaries.json")
+    haus = store.add("anna", "ours", [Dictionary("de", "en", {"haus": "house"})])
+    (tmp_path / "glossaries.json").write_text("[{")
+    assert store.get("anna", haus.id) == haus and store.owned_by("anna") == [haus]
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "The file of glossaries was changed, but cannot be read"]
+    hund = store.add("anna", "theirs", [Dictionary("de", "en", {"hund": "dog"})])
+    assert Glossaries(tmp_path / "glossaries.json").owned_by("anna") == [haus, hund]
+    (tmp_path / "glossaries.json").unlink()
+    maus = store.add("anna", "more", [Dictionary("de", "en", {"maus": "mouse"})])
+    assert Glossaries(tmp_path / "glossaries.json").owned_by("anna") == [haus, hund, maus]

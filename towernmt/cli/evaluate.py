@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from towernmt.cli.evaluate_options import add_test_arguments, check_evaluate_options, needs_model, report_settings
-from towernmt.cli.request_options import constraints_of_each_line, options_of_all_lines, options_of_each_line
+from towernmt.cli.request_options import options_of_all_lines, options_of_test_set
 from towernmt.cli.system_argument import SystemArgument, parse_systems, read_systems
 from towernmt.cli.translator_options import add_model_arguments, make_translator, models_give_attention
 from towernmt.core.errors import DataError, SettingsError
@@ -36,7 +36,7 @@ from towernmt.evaluate.report import (
 )
 from towernmt.evaluate.report_page import report_html
 from towernmt.evaluate.robustness import robustness_rows, robustness_scores, robustness_texts
-from towernmt.predict.lines.line_options import LineOptions
+from towernmt.predict.lines.line_options import PLAIN, LineOptions
 from towernmt.predict.lines.terminology import Terminology
 from towernmt.predict.lines.text_io import open_input, read_text, write_lines
 
@@ -86,14 +86,14 @@ def evaluation_output(args: argparse.Namespace, arguments: Sequence[SystemArgume
     if source is not None:
         _check_line_counts(args, references, args.source, source)
     _check_custom_metrics(args, arguments, settings, source, references)
-    options = options_of_all_lines(args)
+    options, options_of_lines = options_of_all_lines(args), options_of_test_set(args, len(references[0]))
     if getattr(args, "robustness", False):
         return _robustness_output(args, arguments, source or [], references, settings, options, frequencies)
-    systems = _systems(args, arguments, source, references, options)
+    systems = _systems(args, arguments, source, references, options, options_of_lines)
     if args.hypothesis:
         write_lines(args.hypothesis, list(systems[0].hypotheses))
     check_sentences(systems, references)
-    terms = _terms(args, systems, source, options.terminology)
+    terms = _terms(systems, source, options.terminology, options_of_lines if args.constraints else None)
     report = Report(systems, references, source, settings, *frequencies)
     if args.html:
         write_lines(args.html, [report_html(report, f"Translations of {Path(args.source or args.reference[0]).name}")])
@@ -144,15 +144,15 @@ def _check_line_counts(args: argparse.Namespace, references: list[list[str]], na
 
 
 def _systems(args: argparse.Namespace, arguments: Sequence[SystemArgument], source: list[str] | None,
-             references: list[list[str]], line_options: LineOptions) -> list[System]:
+             references: list[list[str]], line_options: LineOptions, options_of_lines: list[LineOptions] | None
+             ) -> list[System]:
     check_lines = partial(_check_line_counts, args, references)
 
     def translate(system_args: argparse.Namespace, name: str) -> System:
         attends = bool(args.html) and models_give_attention(system_args)
         translator = make_translator(system_args, attention=attends, options=line_options)
-        start, options = time.perf_counter(), options_of_each_line(system_args)
-        hypotheses, attention = [], []
-        for hypothesis, *_ in translator.translate_stream(source or [], args.source, options=options):
+        start, hypotheses, attention = time.perf_counter(), [], []
+        for hypothesis, *_ in translator.translate_stream(source or [], args.source, options=options_of_lines):
             hypotheses.append(hypothesis.text)
             if attends:
                 attention.append(sentence_attention(hypothesis.details, translator.source_vocabulary,
@@ -191,7 +191,7 @@ def _robustness_output(args: argparse.Namespace, arguments: Sequence[SystemArgum
     if args.html:
         report = Report(systems, references, source, settings, *frequencies)
         write_lines(args.html, [report_html(report, f"Translations of {Path(args.source).name}", scores)])
-    terms = _terms(args, systems, source, options.terminology)
+    terms = _terms(systems, source, options.terminology)
     if args.json:
         return {"robustness": {name: [form._asdict() for form in forms] for name, forms in scores.items()},
                 **_terms_as_json(systems, terms)}
@@ -211,16 +211,23 @@ def _asks_for_more(args: argparse.Namespace) -> bool:
     return bool(args.buckets or args.examples)
 
 
-def _terms(args: argparse.Namespace, systems: Sequence[System], source: list[str] | None,
-           terminology: Terminology | None) -> list[TermAccuracy]:
-    """Return the term accuracy of each system for the requested terms and phrases; empty if none are requested."""
-    if terminology is None and not args.constraints:
+def _terms(systems: Sequence[System], source: list[str] | None, terminology: Terminology | None,
+           constraints: Sequence[LineOptions] | None = None) -> list[TermAccuracy]:
+    """Return the term accuracy of each system for the requested terms and phrases; empty if none are requested.
+
+    Args:
+        systems: the systems.
+        source: the source of the test set.
+        terminology: the requested terms.
+        constraints: for each line, options with the requested phrases; None if no phrases are requested.
+    """
+    if terminology is None and constraints is None:
         return []
     if terminology is not None and source is None:
         raise SettingsError("--terminology needs the source text: pass --source, too.")
     lines = len(systems[0].hypotheses)
-    phrases_of_lines = [required_phrases(line, terminology, phrases) for line, phrases in zip(
-        source or [""] * lines, constraints_of_each_line(args, lines), strict=True)]
+    phrases_of_lines = [required_phrases(line, terminology, options.constraints) for line, options in zip(
+        source or [""] * lines, constraints or [PLAIN] * lines, strict=True)]
     return [term_accuracy(phrases_of_lines, system.hypotheses) for system in systems]
 
 

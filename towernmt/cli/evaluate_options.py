@@ -13,6 +13,7 @@ from towernmt.cli.specified_options import specified_options
 from towernmt.cli.system_argument import SystemArgument
 from towernmt.cli.translator_options import add_model_arguments
 from towernmt.core.errors import SettingsError
+from towernmt.dataflow.text.text_lines import check_rereadable
 from towernmt.evaluate.buckets import FREQUENCIES, LENGTHS
 from towernmt.evaluate.comparison import SignificanceSettings
 from towernmt.evaluate.custom_metric import CustomMetric
@@ -146,6 +147,8 @@ def check_evaluate_options(args: argparse.Namespace, systems: Sequence[SystemArg
         _check_options_of_report(args, bool(systems))
     for file in files_of_each_line(args).values():
         check_readable(file)
+    if isinstance(args.replace_unknown, str) and sum(bool(system.runs) for system in systems) > 1:
+        check_rereadable(args.replace_unknown)      # each translator reads it
 
 
 def needs_model(args: argparse.Namespace, systems: Sequence[SystemArgument]) -> bool:

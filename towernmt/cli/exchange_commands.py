@@ -24,6 +24,7 @@ from towernmt.cli.translation_options import (
 )
 from towernmt.core.errors import SettingsError
 from towernmt.core.standard_streams import log_to_stderr
+from towernmt.dataflow.text.text_lines import check_rereadable
 from towernmt.interop.export import FORMATS, export_format, export_model, export_precision
 from towernmt.interop.import_formats import FORMATS as IMPORT_FORMATS
 from towernmt.interop.import_formats import foreign_format
@@ -262,13 +263,15 @@ def run_package(args: argparse.Namespace) -> int:
     """Write a package, print its files, and return the exit status."""
     text = card_text(args.card, {name: getattr(args, name) for name in _CARD_OPTIONS})
     exports = [_export(include, text) for include in args.include]
-    if args.calibration is not None and not any(precision in export_format(name).calibrated
-                                                for name, precision in exports):
+    calibrated = sum(precision in export_format(name).calibrated for name, precision in exports)
+    if args.calibration is not None and not calibrated:
         raise SettingsError(f"--calibration {args.calibration}: no export in the package reads calibration sentences; "
                             "pass --include marian:int8 or --include web, too, or leave it out.")
     calibration = [] if args.calibration is None else [args.calibration]
     for file in (*(file for pair in args.test for file in pair), *calibration):
         check_readable(file)
+    if args.calibration is not None and calibrated > 1:     # each of the exports reads it
+        check_rereadable(args.calibration)
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
     from towernmt.checkpoint.packaged_run import open_run

@@ -46,6 +46,19 @@ class _Help(argparse.HelpFormatter):
         return text if "\n" in text else super()._fill_text(text, width, indent)
 
 
+def _integer(text: str) -> int:
+    """Return a number that indices and sizes of sequences can have.
+
+    Raises:
+        ValueError: the text is no integer.
+        argparse.ArgumentTypeError: the number is too large.
+    """
+    number = int(text)
+    if abs(number) > sys.maxsize:
+        raise argparse.ArgumentTypeError(f"{text} has too many digits")
+    return number
+
+
 class Parser(argparse.ArgumentParser):
     """Parser that accepts complete option names only, because new options would change the meaning of abbreviations."""
 
@@ -62,6 +75,7 @@ class Parser(argparse.ArgumentParser):
         epilog = "example:\n" + "\n".join(f"  {line}" for line in example.splitlines()) if example else None
         self._advice = advice or {}
         super().__init__(*arguments, **{"formatter_class": _Help, "allow_abbrev": False, "epilog": epilog, **keywords})
+        self.register("type", int, _integer)
 
     def error(self, message: str) -> NoReturn:
         """End the program with a usage error, in one sentence."""

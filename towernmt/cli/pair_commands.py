@@ -28,7 +28,7 @@ from towernmt.cli.translator_options import log_without_tensorpack
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.standard_streams import log_to_stderr
 from towernmt.dataflow.text.pharaoh_alignments import Link
-from towernmt.dataflow.text.text_lines import clean_lines
+from towernmt.dataflow.text.text_lines import check_rereadable, clean_lines
 from towernmt.models.model_settings import PRECISIONS
 from towernmt.predict.lines.output_file import output_file
 from towernmt.predict.lines.text_io import check_readable, open_input
@@ -232,6 +232,9 @@ def _check(args: argparse.Namespace) -> None:
         raise SettingsError(f"--gold-from {args.gold_from} needs reference alignments: pass --gold, or leave it out.")
     for file in filter(None, (args.source, args.target, args.links, args.reverse_links, args.gold)):
         check_readable(file)
+    if args.model and args.reverse_model:       # each of them reads the text
+        for file in (args.source, args.target):
+            check_rereadable(file)
 
 
 def _aligned(args: argparse.Namespace) -> Iterator[tuple[list[Link], str]]:

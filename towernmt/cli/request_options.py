@@ -87,23 +87,26 @@ def files_of_each_line(args: argparse.Namespace) -> dict[str, str]:
             if file is not None and (name != "--prefix" or _names_file(file))}
 
 
-def constraints_of_each_line(args: argparse.Namespace, lines: int) -> list[list[str]]:
-    """Return the phrases of `--constraints` for each line of a test set.
+def options_of_test_set(args: argparse.Namespace, lines: int) -> list[LineOptions] | None:
+    """Return the requests of each line of a test set, or None if lines have no separate requests.
+
+    Each file is read only once, because it may be a pipe, and several systems may translate the test set.
 
     Args:
         args: the parsed options.
         lines: number of lines in the test set.
 
     Raises:
-        DataError: the file cannot be read, or has another number of lines.
+        DataError: a file cannot be read, or has another number of lines.
     """
-    if not args.constraints:
-        return [[] for _ in range(lines)]
-    phrases = [_phrases(line) for line in read_lines(args.constraints)]
-    if len(phrases) != lines:
-        raise DataError(f"{args.constraints} has {len(phrases)} lines, and the test set has {lines}: write one line "
-                        "per sentence, empty without phrases.")
-    return phrases
+    files = files_of_each_line(args)
+    contents = {name: read_text(file) if name == "--prefix" else list(read_lines(file)) for name, file in files.items()}
+    for name, content in contents.items():
+        if len(content) != lines:
+            raise DataError(f"{files[name]} has {len(content)} lines, and the test set has {lines}: write one line per "
+                            f"sentence, empty without a {'prefix' if name == '--prefix' else 'phrase'}.")
+    options = options_by_lines(contents.get("--prefix"), contents.get("--constraints"))
+    return None if options is None else list(options)
 
 
 def files_of_lines(args: argparse.Namespace) -> dict[str, str | None]:

@@ -32,7 +32,7 @@ from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.gpus import visible_gpus
 from towernmt.core.machine import cleanup_on_signal, limit_processors, processors
 from towernmt.dataflow.storage.stored_files import split_compression
-from towernmt.dataflow.text.text_lines import Chunk, clean_lines
+from towernmt.dataflow.text.text_lines import Chunk, check_rereadable, clean_lines
 from towernmt.farm.farm import Farm, LocalWorkers, Workers
 from towernmt.farm.ray_workers import connect_workers
 from towernmt.predict.lines.faults import FaultCounts
@@ -240,6 +240,9 @@ def _check(args: argparse.Namespace) -> None:
     if args.plot:
         raise SettingsError("--plot works in a single process: pass one plain file as --input and one as --output, and "
                             "leave out --workers.")
+    for file in (args.avoid, args.terminology, args.replace_unknown):
+        if isinstance(file, str):
+            check_rereadable(file)      # each worker reads it
     check_alignment_options(args)
 
 

@@ -37,7 +37,7 @@ class Cluster:
     def __post_init__(self) -> None:
         for address in self.workers:
             match = _ADDRESS.fullmatch(address)
-            if match is None or not 0 < int(match[2]) < 65536:
+            if match is None or not 0 < int(match[2]) < 65536 or not _is_host(match[1]):
                 raise SettingsError(f"The worker {address!r} is not an address: write host:port, with a port from 1 to "
                                     "65535.")
         duplicates = sorted({address for address in self.workers if self.workers.count(address) > 1})
@@ -47,6 +47,15 @@ class Cluster:
         if not 0 <= self.index < len(self.workers):
             raise SettingsError(f"A cluster of {len(self.workers)} has no worker {self.index}: number the workers "
                                 f"from 0 to {len(self.workers) - 1}.")
+
+
+def _is_host(text: str) -> bool:
+    """Return whether the text may be the name of a host: sockets raise UnicodeError for others, such as `a..b`."""
+    try:
+        text.encode("idna")
+    except UnicodeError:
+        return False
+    return True
 
 
 def cluster_from_environment(environment: Mapping[str, str]) -> Cluster | None:

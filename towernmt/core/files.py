@@ -1,8 +1,9 @@
 """Write files atomically, verify them by checksums, check file names from outside, and find the user's cache.
 
 An atomic file is written under a temporary name, flushed to the disk and renamed. A process that is killed at any
-moment leaves the old file or the new one, and perhaps `NAME.tmp` next to it, which the next write replaces. The new
-file has the owner and the permissions of the old one.
+moment leaves the old file or the new one, and perhaps `NAME.tmp` next to it, which the next write replaces. A lock on
+`NAME.tmp` keeps other processes out, which write to another temporary file. The last one to end replaces the file. The
+new file has the owner and the permissions of the old one.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import json
 import os
 import re
 import shutil
+import threading
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from towernmt.core.directories import lock_descriptor
 from towernmt.core.errors import DataError
 from towernmt.core.structured_files import read_json
 
@@ -45,15 +48,17 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise OSError(errno.EINVAL, "a pipe or a device cannot be replaced by a file", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(path.name + ".tmp")
+    unfinished, file = _open_unfinished(path)
     try:
-        unfinished.unlink(missing_ok=True)      # of a killed process, perhaps of another user
-        with naming(path), unfinished.open("wb") as file:
+        with naming(path), file:
             copy_access(path, unfinished)
             yield file
             file.flush()
             os.fsync(file.fileno())
-        unfinished.replace(path)
+            if os.name != "nt":     # Windows renames no file that is open
+                unfinished.replace(path)
+        if os.name == "nt":
+            unfinished.replace(path)
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
@@ -73,6 +78,42 @@ def copy_access(old: Path, new: Path) -> None:
             status = old.stat()
             os.chown(new, status.st_uid, status.st_gid)
         shutil.copymode(old, new)
+
+
+def _open_unfinished(path: Path) -> tuple[Path, BinaryIO]:
+    """Open an empty file next to `path`, to which no other process or thread writes."""
+    unfinished = path.with_name(f"{path.name}.tmp")
+    try:
+        return unfinished, open(unfinished, "wb", opener=_open_locked)
+    except (BlockingIOError, PermissionError) as error:
+        # Another process writes the file, or a killed process of another user has left it.
+        if isinstance(error, PermissionError) and not unfinished.exists():
+            raise
+        unfinished = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+        return unfinished, unfinished.open("wb")
+
+
+def _open_locked(name: str, flags: int) -> int:
+    """Open a file under a lock, and empty it.
+
+    Raises:
+        BlockingIOError: another process or thread writes the file.
+    """
+    descriptor = os.open(name, flags & ~os.O_TRUNC, 0o666)
+    try:
+        try:
+            lock_descriptor(descriptor)
+        except (BlockingIOError, PermissionError):      # the latter on Windows
+            raise BlockingIOError(errno.EAGAIN, "another process writes the file", name) from None
+        except OSError:
+            pass        # this file system has no locks
+        if not os.path.exists(name) or not os.path.samestat(os.fstat(descriptor), os.stat(name)):
+            raise BlockingIOError(errno.EAGAIN, "another process has just renamed the file", name)
+        os.ftruncate(descriptor, 0)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 @contextmanager

@@ -47,8 +47,8 @@ class Between:
     most: float | None = None
 
 
-Natural = Annotated[int, Between(0)]
-"""A whole number from 0."""
+Natural = Annotated[int, Between(0, 2**63 - 1)]
+"""A whole number from 0 that an int64 can hold."""
 
 
 class JSONError(ValueError):

@@ -57,8 +57,9 @@ class SignificanceSettings:
         SettingsError: a value is out of range.
     """
 
-    samples: int = setting(1000, "Test sets drawn by the paired bootstrap.", at_least=1)
-    trials: int = setting(10000, "Exchanges drawn by the paired approximate randomisation.", at_least=1)
+    samples: int = setting(1000, "Test sets drawn by the paired bootstrap.", at_least=1, at_most=1_000_000)
+    trials: int = setting(
+        10000, "Exchanges drawn by the paired approximate randomisation.", at_least=1, at_most=1_000_000)
     seed: int = setting(12345, "Seed of both tests, from 1 (sacreBLEU takes 0 for no seed).", at_least=1)
 
     def __post_init__(self) -> None:

@@ -38,7 +38,7 @@ def ray_connection(address: str, processors: int, report: Callable[[str], None])
         report: called with the number of machines and processors.
 
     Raises:
-        SettingsError: no cluster has this address.
+        SettingsError: no cluster has this address, or it has other versions of Ray and Python.
     """
     import ray
 
@@ -69,11 +69,18 @@ def _connect(address: str, processors: int) -> None:
             _check_listening(address)
             ray.init(address=address or "auto", **options)
             return
-        except (OSError, ValueError) as error:      # a ConnectionError is an OSError
+        except (OSError, ValueError, OverflowError) as error:   # a ConnectionError is an OSError
             if address:
                 raise SettingsError(f"--ray {address}: no Ray cluster responds ({' '.join(str(error).split())[:200]}). "
                                     "Start it, or pass --ray local to start one on this machine; if it asks for a "
                                     "token, export RAY_AUTH_MODE=token.") from error
+        except RuntimeError as error:
+            message = " ".join(str(error).split())
+            if not message.startswith("Version mismatch"):
+                raise
+            cluster = f"--ray {address}" if address else "The Ray cluster of this machine"
+            raise SettingsError(f"{cluster}: {message}. Install the same versions of Ray and Python on all machines, "
+                                "or pass --ray local to start a cluster on this machine.") from error
     ray.init(address="local", num_cpus=processors or None, include_dashboard=False, **options)
 
 
@@ -322,7 +329,7 @@ def connect_workers(make: MakeTaskFunction, count: int | None, address: str, gpu
         report: see `ray_connection`.
 
     Raises:
-        SettingsError: Ray is not installed, or no cluster has this address.
+        SettingsError: Ray is not installed; see also `ray_connection`.
     """
     check_ray()
     connection = ExitStack()

@@ -197,7 +197,7 @@ def _train_and_compare(job: AdaptationJob, directory: Path, corrections: Sequenc
     unfinished = job.output.with_name(f"{job.output.name}.{_short_hash(str(job.work.resolve()))}.new")
     unfinished.unlink(missing_ok=True)
     try:
-        _write_package(job, run, unfinished, _test_files(job, unseen, directory) if left_out else job.test)
+        _write_package(job, run, unfinished, _test_files(job, unseen, directory))
         held_out = [*map(list, zip(*splits["test"], strict=True))]
         rejection = rejection_of(*compare_models(job.model, unfinished, directory / "package", job.card, {
             "held-out corrections": held_out, "test set": [unseen.source, *unseen.references]}, report))
@@ -211,7 +211,10 @@ def _train_and_compare(job: AdaptationJob, directory: Path, corrections: Sequenc
 
 
 def _test_files(job: AdaptationJob, test: ValidationSet, directory: Path) -> tuple[str, str]:
-    """Write the sentences of a test set to files with the names of those of the job, and return their paths."""
+    """Write the sentences of a test set to files with the names of those of the job, and return their paths.
+
+    The files of the job may be compressed, or pipes that cannot be read again.
+    """
     paths = [directory / "test" / side / Path(file).name.removesuffix(".gz")
              for side, file in zip(("source", "reference"), job.test, strict=True)]
     for path, lines in zip(paths, (test.source, *test.references), strict=True):

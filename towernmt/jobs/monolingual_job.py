@@ -160,13 +160,16 @@ def open_record(job: MonolingualJob, text_checksum: str) -> StageRecord:
         text_checksum: checksum of the monolingual text.
 
     Raises:
-        DataError: an input has changed since the first start.
+        DataError: an input has changed since the first start, or another version of towernmt has written the record.
     """
     inputs = {job.option: f"{job.side} {text_checksum}", f"--data {job.data.directory}": job.data.fingerprint,
               "--teacher": " ".join(model.weights_checksum() for model in job.models)}
     if not job.has_started:
         return StageRecord(inputs)
     record = read_json(job.record_file, StageRecord, f"Pass another --logdir than {job.logdir}.")
+    if len(record.inputs) != len(inputs):
+        raise DataError(f"{job.record_file} has {len(record.inputs)} inputs where {len(inputs)} are expected: resume "
+                        f"with the version of towernmt that began the run, or pass another --logdir than {job.logdir}.")
     for (name, checksum), recorded in zip(inputs.items(), record.inputs.values(), strict=True):
         if checksum != recorded:
             raise DataError(f"{name} is not what {job.logdir} was begun with (its content or the option changed): "

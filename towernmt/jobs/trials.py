@@ -222,14 +222,19 @@ class TrialRun:
 def validations(trial: Path, scalar: str) -> Iterator[tuple[int, float]]:
     """Yield the step and the score of each validation of a trial so far; a score that is not finite is NaN.
 
+    Damaged lines, such as one that a full disk has cut, are left out.
+
     Args:
         trial: directory of the trial.
         scalar: name of the score in the statistics of its run.
     """
     file = _statistics(trial)
-    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    text = file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
     for line in text[:text.rfind("\n") + 1].splitlines():
-        figures = json.loads(line)
+        try:
+            figures = json.loads(line)
+        except ValueError:
+            continue
         if scalar in figures:
             score = figures[scalar]
             yield figures["global_step"], math.nan if score is None else float(score)

@@ -14,6 +14,7 @@ import yaml
 
 from towernmt.core.errors import SettingsError
 from towernmt.core.settings import apply_overrides, load_yaml
+from towernmt.dataflow.text.text_lines import check_rereadable
 from towernmt.run.run_settings import VOCABULARY_SIZES, Settings
 
 KINDS = ("choice", "uniform", "loguniform", "integer")
@@ -62,8 +63,10 @@ def read_space(path: str | Path, settings: Settings) -> list[Dimension]:
 
     Raises:
         SettingsError: the file is not valid; the message names the line.
+        DataError: the file is a pipe, which could not be read again for the numbers of its lines.
     """
     path = Path(path)
+    check_rereadable(path)
     load_yaml(path)     # refuses invalid YAML, content that is not a mapping, and duplicate keys
     root = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
     entries = _entries(root, "") if isinstance(root, yaml.MappingNode) else ()

@@ -1,6 +1,7 @@
 """Find the largest batch whose step fits into a memory limit, by measuring real steps in separate processes.
 
-Such a process runs `python -m towernmt.run.memory_fit DIRECTORY`.
+Such a process runs `python -m towernmt.run.memory_fit DIRECTORY`. It ends with its parent process, which closes its
+standard input, because a killed parent cannot enforce the limit.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ import argparse
 import dataclasses
 import itertools
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
@@ -200,7 +203,7 @@ def peak_of_step(settings: Settings, data: TrainingData, gpus: Sequence[int] | N
     def end_process() -> None:
         if process is not None:
             process.kill()
-            process.wait()
+            process.communicate()
 
     def clean() -> None:
         end_process()
@@ -212,7 +215,7 @@ def peak_of_step(settings: Settings, data: TrainingData, gpus: Sequence[int] | N
         command = [sys.executable, "-m", "towernmt.run.memory_fit", directory]
         command += ["--gpu", ",".join(map(str, gpus))] if gpus is not None else ["--towers", str(towers or 1)]
         with open(Path(directory) / "output", "w+", encoding="utf-8", errors="replace") as output:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output)
             try:
                 within_limit = _stays_within(process, limit if gpus is None else None)
             finally:
@@ -323,6 +326,13 @@ def peak_of_directory(directory: Path, gpus: list[int] | None, towers: int | Non
     return max(int(tf.config.experimental.get_memory_info(device)["peak"]) for device in devices)
 
 
+def _end_with_parent() -> None:
+    """End this process when its standard input is closed."""
+    while os.read(0, 4096):
+        pass
+    os._exit(1)
+
+
 def main() -> int:
     """Run `python -m towernmt.run.memory_fit DIRECTORY --towers N`, and return its exit status."""
     parser = argparse.ArgumentParser()
@@ -342,4 +352,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
     sys.exit(main())

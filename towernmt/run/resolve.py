@@ -130,7 +130,9 @@ def resolve_settings(sources: SettingsSources) -> ResolvedSettings:
     if sources.workers is not None:
         return ResolvedSettings(settings, towers=sources.towers)
     recorded = recorded_automatic_settings(sources.run)
-    towers = recorded.get("--towers") if sources.gpus is None and sources.towers is None else sources.towers
+    towers = sources.towers
+    if sources.gpus is None and towers is None:
+        towers = _recorded_towers(sources.run, recorded)
     note = note_of_changed_limit(recorded, sources.run.settings_like(settings), settings)
     return ResolvedSettings(settings, towers=towers, notes=[note] if note else [])
 
@@ -331,6 +333,19 @@ def recorded_automatic_settings(run: RunDirectory) -> dict[str, Any]:
     path = run.path / AUTOMATIC_SETTINGS_FILE
     content = load_yaml(path) if path.is_file() else {}
     return {key.removesuffix(".value"): value for key, value in content.items() if key.endswith(".value")}
+
+
+def _recorded_towers(run: RunDirectory, recorded: Mapping[str, Any]) -> int | None:
+    """Return the recorded number of towers, or None if the run did not record it.
+
+    Raises:
+        SettingsError: it is not a number of towers, because the record was edited.
+    """
+    towers = recorded.get("--towers")
+    if towers is not None and (type(towers) is not int or towers < 1):
+        raise SettingsError(f"{run.path / AUTOMATIC_SETTINGS_FILE}: --towers has the value {towers!r}, but must be a "
+                            "whole number from 1: correct it, or pass --towers N.")
+    return towers
 
 
 def note_of_changed_limit(recorded: Mapping[str, Any], old: Settings, new: Settings) -> str:

@@ -1,4 +1,7 @@
-"""Glossaries of callers: a name, and pairs of terms for each direction; optionally stored in a file."""
+"""Glossaries of callers: a name, and pairs of terms for each direction; optionally stored in a file.
+
+Several servers may share a file. Each change holds a lock of the file, and is applied to what the file contains.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,18 @@ import os
 import re
 import secrets
 import threading
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from towernmt.core.directories import lock_descriptor
 from towernmt.core.errors import DataError
 from towernmt.core.files import write_text
 from towernmt.core.structured_files import read_json
@@ -36,6 +42,7 @@ MAX_REQUEST_GLOSSARIES = 10
 MAX_CACHED_TERMINOLOGIES, MAX_CACHED_TERMS = 100, 500_000
 """Maximum number of terminologies that stay in memory between requests, and of their terms."""
 FORMATS = ("tsv", "csv")
+_LOCK_SECONDS = 30.0    # time limit for the lock of the file, which another server holds while it writes
 _LINE_END = re.compile("\r\n|\r|\n")
 _TSV_DELIMITER = re.compile("[\t\r\n]")
 """Characters that a quoted field of comma-separated values may contain, but not a field of `format_entries`."""
@@ -93,11 +100,18 @@ class Glossary:
         raise RequestError(404, f"This glossary has no terms from {direction[0]} to {direction[1]}.")
 
 
+class _Stored(NamedTuple):
+    """The glossaries by id, and the state of the file that contains them (`_state_of`)."""
+
+    glossaries: dict[str, Glossary]
+    file_state: tuple[int, ...] | None = None
+
+
 class Glossaries:
     """All glossaries of a server. A change takes effect after it is written to the file.
 
     Args:
-        file: file to store them in, or a symbolic link to it; None keeps them in memory.
+        file: file to store them in, or a symbolic link to it, which other servers may share; None keeps them in memory.
 
     Raises:
         DataError: the file is damaged, or cannot be written.
@@ -106,18 +120,26 @@ class Glossaries:
     def __init__(self, file: Path | None = None) -> None:
         self._file = None if file is None else Path(os.path.realpath(file))     # a symbolic link must stay
         self._lock = threading.Lock()
-        stored = read_json(file, list[Glossary], "Remove it.") if file is not None and file.is_file() else []
-        self._glossaries = {glossary.id: glossary for glossary in stored}
+        self._stored = _Stored({})      # replaced as a whole, because threads read it without the lock
         self._terminologies: OrderedDict[tuple[str, ...], Terminology] = OrderedDict()
-        if file is not None:
+        self._terminologies_of = self._glossaries       # the glossaries that these terminologies belong to
+        if self._file is not None:
             try:
-                self._write(self._glossaries)
+                with _file_lock(self._file):
+                    if self._file.is_file():
+                        self._stored = _read(self._file)
+                    self._write(self._glossaries)
             except OSError as error:
                 raise DataError(f"--glossaries {file}: the file cannot be written ({error.strerror}): name a file in a "
                                 "directory that the server may write to.") from None
 
+    @property
+    def _glossaries(self) -> dict[str, Glossary]:
+        return self._stored.glossaries
+
     def owned_by(self, owner: str) -> list[Glossary]:
         """Return the glossaries of a caller, the oldest first."""
+        self._refresh()
         owned = [glossary for glossary in self._glossaries.values() if glossary.owner == owner]
         return sorted(owned, key=lambda glossary: glossary.created)
 
@@ -127,10 +149,8 @@ class Glossaries:
         Raises:
             RequestError: the caller has no glossary with this id.
         """
-        glossary = self._glossaries.get(id)
-        if glossary is None or glossary.owner != owner:
-            raise RequestError(404, "This glossary does not exist.")
-        return glossary
+        self._refresh()
+        return _glossary_of(self._glossaries, owner, id)
 
     def add(self, owner: str, name: str, dictionaries: Sequence[Dictionary]) -> Glossary:
         """Store a new glossary.
@@ -142,7 +162,7 @@ class Glossaries:
         _check_directions(dictionaries)
         glossary = Glossary(secrets.token_hex(16), owner, name, datetime.now(UTC).isoformat(timespec="microseconds"),
                             list(dictionaries))
-        with self._lock:
+        with self._changing():
             if len(self.owned_by(owner)) >= MAX_GLOSSARIES:
                 raise bad_request(f"You have {MAX_GLOSSARIES} glossaries already: delete one first.")
             return self._store(glossary)
@@ -162,7 +182,7 @@ class Glossaries:
                 many terms, the server has no space for it, or the file cannot be written.
         """
         _check_directions(dictionaries)
-        with self._lock:
+        with self._changing():
             glossary = self.get(glossary.owner, glossary.id)     # another request may have changed it
             merged = {(dictionary.source, dictionary.target): dictionary for dictionary in glossary.dictionaries}
             for dictionary in dictionaries:
@@ -180,7 +200,7 @@ class Glossaries:
         Raises:
             RequestError: the glossary was deleted meanwhile, or the file cannot be written.
         """
-        with self._lock:
+        with self._changing():
             glossary = self.get(glossary.owner, glossary.id)
             if dictionary is None:
                 self._save({id: other for id, other in self._glossaries.items() if id != glossary.id})
@@ -200,7 +220,12 @@ class Glossaries:
             raise bad_request(f"The request names {len(ids)} glossaries: name at most {MAX_REQUEST_GLOSSARIES}.")
         key = *ids, source, target
         with self._lock:        # otherwise old terms could be cached after another request has changed them
-            all_entries = [self.get(owner, id).find(source, target).entries for id in ids]
+            self._refresh()
+            glossaries = self._glossaries
+            all_entries = [_glossary_of(glossaries, owner, id).find(source, target).entries for id in ids]
+            if glossaries is not self._terminologies_of:
+                self._terminologies.clear()
+                self._terminologies_of = glossaries
             terminology = self._terminologies.get(key) or terminology_of(_joined_entries(all_entries))
             self._terminologies[key] = terminology
             self._terminologies.move_to_end(key)
@@ -242,16 +267,115 @@ class Glossaries:
         try:
             self._write(glossaries)
         except OSError as error:
-            log.error("%s: the glossaries cannot be saved: %s. Nothing has changed.", self._file, error.strerror)
-            raise RequestError(507, "The server cannot save glossaries at present, so nothing has changed: try again "
-                                    "later, or ask its administrator.") from None
-        self._glossaries = glossaries
-        self._terminologies.clear()
+            raise self._unsaved(error) from None
 
-    def _write(self, glossaries: Mapping[str, Glossary]) -> None:
+    def _write(self, glossaries: dict[str, Glossary]) -> None:
+        """Write all glossaries to the file, if there is one, and then use them."""
+        state = None
         if self._file is not None:
             content = [asdict(glossary) for glossary in glossaries.values()]
             write_text(self._file, json.dumps(content, ensure_ascii=False))
+            state = _state_of(self._file)
+        self._stored = _Stored(glossaries, state)
+
+    def _unsaved(self, error: OSError) -> RequestError:
+        """Log why the file cannot be written, and return the error for the caller."""
+        log.error("%s: the glossaries cannot be saved: %s. Nothing has changed.", self._file, error.strerror)
+        return RequestError(507, "The server cannot save glossaries at present, so nothing has changed: try again "
+                                 "later, or ask its administrator.")
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Keep other threads and servers from changing the glossaries while the block runs.
+
+        Raises:
+            RequestError: the file cannot be locked.
+        """
+        with self._lock, ExitStack() as stack:
+            if self._file is not None:
+                try:
+                    stack.enter_context(_file_lock(self._file))
+                except OSError as error:
+                    raise self._unsaved(error) from None
+                self._refresh()
+            yield
+
+    def _refresh(self) -> None:
+        """Read the file again if another server has changed it.
+
+        If it is damaged, log an error and keep the previous glossaries. The next change writes a missing file again.
+        """
+        if self._file is None:
+            return
+        state = _state_of(self._file)
+        if state is None or state == self._stored.file_state:
+            return
+        try:
+            self._stored = _read(self._file)
+        except DataError as error:
+            self._stored = self._stored._replace(file_state=state)      # the error is logged once for each change
+            log.error("The file of glossaries was changed, but cannot be read: %s The server uses the previous "
+                      "glossaries.", error)
+
+
+def _glossary_of(glossaries: Mapping[str, Glossary], owner: str, id: str) -> Glossary:
+    """Return a caller's glossary.
+
+    Raises:
+        RequestError: the caller has no glossary with this id.
+    """
+    glossary = glossaries.get(id)
+    if glossary is None or glossary.owner != owner:
+        raise RequestError(404, "This glossary does not exist.")
+    return glossary
+
+
+def _read(file: Path) -> _Stored:
+    """Read a file of glossaries.
+
+    Raises:
+        DataError: the file cannot be read, or is damaged.
+    """
+    state = _state_of(file)     # before the file is read, because another server may replace it meanwhile
+    return _Stored({glossary.id: glossary for glossary in read_json(file, list[Glossary], "Remove it.")}, state)
+
+
+def _state_of(file: Path) -> tuple[int, ...] | None:
+    """Return numbers that change when the file is replaced; None if it is missing."""
+    try:
+        status = os.stat(file)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+@contextmanager
+def _file_lock(file: Path) -> Iterator[None]:
+    """Hold the lock `.NAME.lock` of a file while the block runs.
+
+    Raises:
+        OSError: the lock cannot be written, or another process holds it for too long.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(file.with_name(f".{file.name}.lock"), os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        _wait_for_lock(descriptor)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _wait_for_lock(descriptor: int) -> None:
+    end = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            return lock_descriptor(descriptor)
+        except (BlockingIOError, PermissionError):      # the latter on Windows
+            if time.monotonic() > end:
+                raise
+        except OSError:
+            return      # this file system has no locks
+        time.sleep(0.02)
 
 
 def _check_directions(dictionaries: Sequence[Dictionary]) -> None:

@@ -152,10 +152,13 @@ def test_suspicious_translations_are_counted_over_all_ranges(caplog: pytest.LogC
     (["--input", "a.de", "--output", "gs://x/a.en"], "--output gs://x/a.en: .* pass a path or s3://bucket/key"),
     (["--input", "a.de", "--output", "x", "--plot", "s3://x/a.png"], "--plot s3://x/a.png: .* pass a path"),
     (["--output", "s3://x/a.en"], "pass --input and --output"),
+    *((["--workers", "2", "--input", "a.de", "--output", "x", option, "pipe"], "pipe: a pipe or a device can be read")
+      for option in ("--avoid", "--terminology", "--replace-unknown")),
     (["--input", "?.fr", "--output", "x"], "no file matches")])
 def test_impossible_options_are_refused_before_anything_is_translated(arguments: list[str], message: str) -> None:
     Path("sub").mkdir()
     Path("sub/a.de").write_text("x\n")
+    os.mkfifo("pipe")
     with pytest.raises((SettingsError, DataError), match=message):
         run(*arguments)
     assert not list(Path().glob("*.ranges"))

@@ -69,6 +69,12 @@ def test_no_error_about_a_uri_shows_the_password(uri: str) -> None:
     assert SECRET not in str(caught.value) and "host" in str(caught.value)
 
 
+@pytest.mark.parametrize("option", ["page=0", "page=99999999999999999999", "patience=1e300", "patience=nan"])
+def test_a_number_that_cannot_be_is_refused(option: str) -> None:
+    with pytest.raises(SettingsError, match=f"{option} is not a positive number up to 1,000,000,000"):
+        parse_database_uri(f"postgresql://me@host/db?table=t&{option}")
+
+
 def test_a_password_is_in_neither_name_nor_representation() -> None:
     uri = parse_database_uri(f"postgresql://me:{SECRET}@host/db?table=t")
     source = open_database(f"postgresql://me:{SECRET}@host/db?table=t")

@@ -221,6 +221,7 @@ def test_the_brackets_of_an_ipv6_address_are_not_a_pattern(monkeypatch: pytest.M
     ("https://h/x.csv?colums=0,1", "option 'colums' does not exist. Did you mean 'columns'.*write %63olums"),
     ("https://h/x.csv?columns=0,1&id=1&id=2&columns=2,3", "x.csv: option 'columns' occurs twice. Remove one of them"),
     ("https://h/x.tsv?patience=long", "patience=long: expected a number of seconds"),
+    ("https://h/x.tsv?timeout=99999999999", "timeout=99999999999: expected a number of seconds below 1,000,000,000"),
     ("https://h/download?id=5", "the format is not clear from the name")])
 def test_options_that_cannot_be_are_refused(uri: str, words: str) -> None:
     with pytest.raises(SettingsError, match=words):

@@ -286,7 +286,7 @@ def test_the_environment_sets_place_and_size(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("TOWERNMT_CACHE_GB", "0.5")
     assert default_cache().directory == tmp_path / "here" / "objects"
     assert default_cache().limit_bytes == 5 * 10**8
-    for text in ("much", "0", "-1", "nan", "inf"):
+    for text in ("much", "0", "-1", "nan", "inf", "1e300"):
         monkeypatch.setenv("TOWERNMT_CACHE_GB", text)
         with pytest.raises(SettingsError, match=f"TOWERNMT_CACHE_GB={text}: expected a positive number"):
             default_cache()

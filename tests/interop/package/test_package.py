@@ -357,6 +357,10 @@ def test_what_cannot_be_packed_is_refused_before_work_is_done(run_on_disk: Path,
             pack(run_on_disk, tmp_path / "x.zip", "--calibration", "valid.de", *include)
     with pytest.raises(DataError, match="valid.de: cannot read"):
         pack(run_on_disk, tmp_path / "x.zip", "--calibration", str(tmp_path / "valid.de"), "--include", "web")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="pipe: a pipe or a device can be read only once"):
+        pack(run_on_disk, tmp_path / "x.zip", "--include", "marian:int8", "web", "--calibration",
+             str(tmp_path / "pipe"))
 
 
 def test_the_exports_and_the_date_are_checked_before_the_weights_are_read(

@@ -123,6 +123,19 @@ def test_what_a_translation_may_be_agrees_with_a_plain_search(options: dict[str,
     assert changed
 
 
+@pytest.mark.parametrize("extreme", [
+    {"length_penalty": 10.0}, {"length_penalty": 10.0, "length_normalization": "average"}, {"word_reward": 1000.0},
+    {"coverage_penalty": 1000.0}, {"temperature": 0.001}, {"repetition_penalty": 1000.0}, {"no_repeat_ngram": 100},
+    {"stopping": "first", "patience": 1000.0}, {"beam_groups": 3, "diversity": 1000.0},
+    {"max_length_factor": 1000.0, "max_tokens": 9}, {"max_length_constant": 1_000_000, "max_tokens": 9},
+    {"min_length": 1_000_000, "max_tokens": 9}])
+def test_the_extreme_values_that_settings_accept_give_finite_scores(extreme: dict[str, Any]) -> None:
+    settings = SearchSettings(**{"beam_size": 3, "max_length_constant": 3, **extreme})
+    sentences = [[EOS], [3, 5, EOS], [6, 4, 4, 3, EOS]]
+    found = searcher(LookingToyModel(vocabulary=7, seed=6), settings)(sentences)
+    assert all(np.isfinite(hypotheses[0][0]) and hypotheses[0][1] for hypotheses in found)
+
+
 def test_search_stops_long_before_the_limit_when_the_end_is_certain() -> None:
     model = ToyModel(vocabulary=6, seed=0)
     model.table[:, EOS] += 20.0
@@ -220,7 +233,11 @@ def test_search_inside_a_training_graph_reuses_its_variables_and_may_be_built_tw
                                    {"stopping": "never"}, {"patience": 0.0}, {"word_reward": -0.1},
                                    {"coverage_penalty": 0.2, "selection": "sampling"},
                                    {"word_reward": 0.2, "selection": "sampling"},
-                                   {"stopping": "first", "selection": "sampling"}])
+                                   {"stopping": "first", "selection": "sampling"}, {"length_penalty": 1000.0},
+                                   {"temperature": 1e-40}, {"word_reward": 1e38}, {"coverage_penalty": 1e38},
+                                   {"repetition_penalty": 1e38}, {"patience": 1e38}, {"max_length_factor": 1e30},
+                                   {"max_length_constant": 2**31}, {"max_tokens": 2**31}, {"min_length": 2**31},
+                                   {"no_repeat_ngram": 100_000}, {"n_best": 10**12, "selection": "sampling"}])
 def test_settings_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match=next(iter(wrong))):
         SearchSettings(**wrong)

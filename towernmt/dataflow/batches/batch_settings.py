@@ -25,10 +25,11 @@ class BatchSettings:
         "target",
         "Unit of batch_tokens. target: target tokens including EOS; source+target: sentences x (longest "
         "source + longest target); longest: sentences x longest side; sentences: pairs.", choices=BATCH_TYPES)
-    bucket_width: int = setting(8, "Step of the length buckets in target tokens; 0 for no bucketing.", at_least=0)
+    bucket_width: int = setting(
+        8, "Step of the length buckets in target tokens; 0 for no bucketing.", at_least=0, at_most=1_000_000)
     max_length: int = setting(
         200, "Target bound of the last bucket, in tokens including EOS. Longer pairs go to the last bucket.",
-        at_least=1)
+        at_least=1, at_most=1_000_000)
     sort_by_length: bool = setting(
         True, "Sort by length inside a bucket, with ties in random order, which gives the least padding.")
     shuffle: bool = setting(True, "Shuffle blocks, pairs and batches. If false, all epochs have the same order.")

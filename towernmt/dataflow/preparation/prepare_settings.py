@@ -11,7 +11,7 @@ from towernmt.core.settings import check_ranges, setting
 from towernmt.dataflow.text.pair_filters import DUPLICATES, PairFilter, TextFilters, check_near
 from towernmt.dataflow.text.pharaoh_alignments import LONGEST
 from towernmt.dataflow.text.validation_set import ValidationFiles, named_sets
-from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
+from towernmt.dataflow.vocabulary.base import MAX_SIZE, MIN_SIZE, SPECIAL_PIECES
 from towernmt.dataflow.vocabulary.character_coverage import LEAST_COVERAGE
 from towernmt.farm.ray_workers import check_ray
 
@@ -61,7 +61,7 @@ class PrepareSettings:
     vocab_size: int | None = setting(
         None, "Number of ids of each vocabulary, the four special ones included; none: chosen by the text, 8000 for "
         "plain words.",
-        at_least=len(SPECIAL_PIECES) + 1, at_most=10_000_000)
+        at_least=MIN_SIZE, at_most=MAX_SIZE)
     shared_vocab: bool | None = setting(
         None, "Whether both languages share one vocabulary; none: chosen together with the size, by their letters; two "
         "vocabularies with --vocab-size, an existing vocabulary or plain words.")

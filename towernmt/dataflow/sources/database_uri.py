@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 OPTIONS = ("table", "key", "source", "target", "where", "missing", "page", "patience")
 PAGE_ROWS = 1000    # nearly as fast as 500 rows on the same machine, with half the round trips; 4000 rows are slower
 PATIENCE_SECONDS = 120.0
+_LARGEST_NUMBER = 1_000_000_000     # of rows and seconds; larger ones overflow in drivers and sockets
 
 _DEFAULT_DRIVERS = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql"}
 _SHOWN_DRIVER_OPTIONS = ("host", "port", "unix_socket", "service", "charset", "sslmode")
@@ -119,8 +120,8 @@ def _parse_positive(text: str, option: str, kind: type[int] | type[float], maske
         number = kind(text)
     except ValueError:
         number = 0
-    if not 0 < number < float("inf"):
-        raise SettingsError(f"{masked_uri}: {option}={text} is not a positive number. "
+    if not 0 < number <= _LARGEST_NUMBER:
+        raise SettingsError(f"{masked_uri}: {option}={text} is not a positive number up to {_LARGEST_NUMBER:,}. "
                         f"Write, for example, {option}={PAGE_ROWS if option == 'page' else int(PATIENCE_SECONDS)}.")
     return number
 

@@ -95,8 +95,8 @@ def parse_whole_number(text: str) -> int:
 
 def parse_seconds(text: str) -> float:
     """Parse an option that is a time in seconds."""
-    if not re.fullmatch(r"[0-9]+(\.[0-9]*)?", text):
-        raise ValueError("a number of seconds")
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]*)?", text):      # sockets refuse larger numbers
+        raise ValueError("a number of seconds below 1,000,000,000")
     return float(text)
 
 

@@ -185,7 +185,7 @@ def default_cache() -> ObjectCache:
         gigabytes = float(text) if text else DEFAULT_GB
     except ValueError:
         gigabytes = -1.0
-    if not 0 < gigabytes < float("inf"):
+    if not 0 < gigabytes * 1e9 < float("inf"):
         raise SettingsError(f"{SIZE_VARIABLE}={text}: expected a positive number, the size of the cache in gigabytes "
                             f"(default: {DEFAULT_GB:g}).")
     return ObjectCache(user_cache() / "objects", int(gigabytes * 1e9))

@@ -29,6 +29,8 @@ EOS = 2
 UNK = 3
 """Id of an unknown token."""
 SPECIAL_PIECES = ("<pad>", "<s>", "</s>", "<unk>")
+MIN_SIZE, MAX_SIZE = len(SPECIAL_PIECES) + 1, 10_000_000
+"""Smallest and largest number of ids of a learned vocabulary. SentencePiece cannot parse numbers above 2 ** 31."""
 SUFFIXES = (".model", ".codes", ".words")
 """The suffix of the main file of each kind of vocabulary."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.text.clean_text import clean
-from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, Vocabulary
+from towernmt.dataflow.vocabulary.base import MAX_SIZE, MIN_SIZE, Vocabulary
 from towernmt.dataflow.vocabulary.character_coverage import automatic_coverage
 from towernmt.dataflow.vocabulary.sentencepiece_learning import learn_sentence_piece
 from towernmt.dataflow.vocabulary.sentencepiece_model import is_unigram
@@ -30,11 +30,11 @@ def extended(vocabulary: Vocabulary, sentences: Iterable[str], size: int) -> Voc
         size: number of ids of the vocabulary that is learned from the text.
 
     Raises:
-        SettingsError: the vocabulary is of another kind, or `size` is too small.
+        SettingsError: the vocabulary is of another kind, or `size` is out of range.
         DataError: the text is empty, or has too many characters for `size`.
     """
-    if size <= len(SPECIAL_PIECES):
-        raise SettingsError(f"--vocab-size {size} must be at least {len(SPECIAL_PIECES) + 1}.")
+    if not MIN_SIZE <= size <= MAX_SIZE:
+        raise SettingsError(f"--vocab-size {size} must be at least {MIN_SIZE} and at most {MAX_SIZE}.")
     if isinstance(vocabulary, WordVocabulary):
         words = (each.id_to_piece(id) for each in (vocabulary, learn_words(map(clean, sentences), size))
                  for id in range(each.size))

@@ -27,30 +27,32 @@ class SearchSettings:
     beam_size: int = setting(5, "Hypotheses kept for each sentence; 1 is greedy search.", at_least=1, at_most=10000)
     n_best: int = setting(
         1, "Translations returned for each sentence, at most beam_size; with sampling, the number of samples.",
-        at_least=1)
+        at_least=1, at_most=10000)
     beam_groups: int = setting(
         1, "Number of groups of the beam, which differ from each other (diverse beam search: Vijayakumar et al. 2016); "
         "1 is plain beam search.", at_least=1)
     diversity: float = setting(
         0.5, "With beam_groups: penalty of a token for each hypothesis of an earlier group that chose it at the same "
-        "step (nats).", at_least=0)
+        "step (nats).", at_least=0, at_most=1000)
     length_normalization: str = setting(
         "gnmt", "Divisor of log-probabilities: gnmt is ((5 + tokens) / 6) ** alpha (Wu et al. 2016), average is "
         "tokens ** alpha.", choices=("gnmt", "average"))
-    length_penalty: float = setting(0.6, "Alpha of length_normalization; 0 for no normalisation.", at_least=0)
+    length_penalty: float = setting(
+        0.6, "Alpha of length_normalization; 0 for no normalisation.", at_least=0, at_most=10)
     word_reward: float = setting(
-        0.0, "Addend of the log-probability for each token, before the normalisation (nats).", at_least=0)
+        0.0, "Addend of the log-probability for each token, before the normalisation (nats).", at_least=0,
+        at_most=1000)
     coverage_penalty: float = setting(
         0.0, "Beta of the penalty for source tokens without attention (Wu et al. 2016); 0 for no penalty. The model "
-        "must return the attention of a step.", at_least=0)
+        "must return the attention of a step.", at_least=0, at_most=1000)
     stopping: str = setting(
         "exact", "When a beam ends: exact when no unfinished hypothesis can win, first when patience * beam_size "
         "hypotheses have finished, none at the length limit, with the result of exact.",
         choices=("exact", "first", "none"))
     patience: float = setting(
-        1.0, "With stopping=first: a higher value prolongs the search (Kasai et al. 2022).", above=0)
+        1.0, "With stopping=first: a higher value prolongs the search (Kasai et al. 2022).", above=0, at_most=1000)
     temperature: float = setting(
-        1.0, "Divisor of the logits: below 1 it favours probable tokens, above 1 improbable ones.", above=0)
+        1.0, "Divisor of the logits: below 1 it favours probable tokens, above 1 improbable ones.", at_least=0.001)
     top_k: int = setting(0, "Sampling: draw from this number of most probable tokens; 0 for all tokens.", at_least=0)
     top_p: float = setting(
         1.0, "Sampling: draw from the smallest set of tokens with this share of the probability (Holtzman et al. "
@@ -60,21 +62,23 @@ class SearchSettings:
     seed: int = setting(1, "Sampling: a different seed gives different samples.", at_least=0)
     max_length_factor: float = setting(
         2.0, "A translation has at most source tokens * factor + constant tokens (EOS included on both sides).",
-        at_least=0)
-    max_length_constant: int = setting(10, "See max_length_factor (tokens).", at_least=0)
+        at_least=0, at_most=1000)
+    max_length_constant: int = setting(10, "See max_length_factor (tokens).", at_least=0, at_most=1_000_000)
     max_tokens: int = setting(
         0, "Maximum number of tokens of a translation, EOS included, for sources of any length; 0 for no such limit.",
-        at_least=0)
+        at_least=0, at_most=1_000_000)
     min_length: int = setting(
-        0, "Minimum number of tokens of a translation, without EOS; 0 allows an empty translation.", at_least=0)
+        0, "Minimum number of tokens of a translation, without EOS; 0 allows an empty translation.", at_least=0,
+        at_most=1_000_000)
     min_length_factor: float = setting(
-        0.0, "A translation has at least source tokens * factor tokens (without EOS on both sides).", at_least=0)
+        0.0, "A translation has at least source tokens * factor tokens (without EOS on both sides).", at_least=0,
+        at_most=1000)
     no_repeat_ngram: int = setting(
         0, "Length of token sequences that must not occur twice in a translation (Paulus et al. 2018); 0 allows "
-        "repetitions.", at_least=0)
+        "repetitions.", at_least=0, at_most=100)
     repetition_penalty: float = setting(
         1.0, "Factor of the log-probability of tokens that the translation already contains (after Keskar et al. "
-        "2019); 1 for no penalty.", at_least=1)
+        "2019); 1 for no penalty.", at_least=1, at_most=1000)
     shortlist: str = setting(
         "", "A file of `towernmt lexicon`: allow only likely translations of the words of a sentence and frequent "
         "words.")
@@ -171,7 +175,7 @@ class StreamSettings:
         at_least=1)
     threads: int = setting(
         0, "Batches that are translated at the same time, each in one thread. 0 means one for each processor, or one "
-           "with a GPU.", at_least=0)
+           "with a GPU.", at_least=0, at_most=8192)
     shares: int = setting(
         0, "Number of batches of a few sentences. 0 means one for each thread; with another number, the batches do not "
            "depend on the number of threads.", at_least=0)
