@@ -18,7 +18,7 @@ from tensorpack.train import ModelDesc
 from tensorpack.train.interface import launch_train_with_config
 
 from towernmt.callbacks.saver import CheckpointSaver
-from towernmt.callbacks.stateful import StatefulCallback
+from towernmt.callbacks.stateful import ScoreWatcher, StatefulCallback
 from towernmt.checkpoint.checkpoint_files import checkpoint_steps, parse_state, read_state, state_text
 from towernmt.core.errors import CheckpointError, DirectoryInUseError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
@@ -126,6 +126,31 @@ def test_the_state_of_an_extra_callback_comes_back(tmp_path: Path) -> None:
                                  max_epoch=epochs, extra_callbacks=[counter])
             launch_train_with_config(config, SyncMultiGPUTrainer(towers=1))
     assert counter.count == 8
+
+
+class Printing(ScoreWatcher):
+    """Prints each score, and has no state."""
+
+    def _on_score(self, step: int, score: float) -> None:
+        print(step, score)
+
+
+def test_watchers_of_scores_need_no_state(tmp_path: Path) -> None:
+    for epochs in (1, 2):
+        train(tmp_path, epochs, Printing("bleu"), Printing("loss"), Counter())
+    assert read_state(tmp_path / "step-8").callbacks == {"counter": {"count": 8}}
+
+
+class NumPyCounter(Counter):
+    """Has a state that JSON cannot represent."""
+
+    def state(self) -> dict[str, Any]:
+        return {"count": np.float32(self.count)}
+
+
+def test_a_state_that_json_cannot_represent_is_refused_by_the_name_of_its_callback(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"The state of NumPyCounter .*float32.* by float\(\)"):
+        train(tmp_path, 1, NumPyCounter())
 
 
 def test_batches_without_a_queue_are_refused() -> None:

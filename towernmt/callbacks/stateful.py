@@ -179,7 +179,7 @@ class ScoreWatcher(StatefulCallback):
 
     It checks after each step, and before each epoch, because a resumed run may start with a missing validation. Put it
     after the callback that records the score (`trainer.monitors.put_scalar`), and before the checkpoint saver, so that
-    a checkpoint contains the effect of the score.
+    a checkpoint contains the effect of the score. A watcher without a state need not override `state`.
 
     Args:
         metric: name of the scalar.
