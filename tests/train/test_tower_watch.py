@@ -71,6 +71,44 @@ class TrainsAnInteger(Line):
                                           tf.float32)
 
 
+class CostOfEachRow(Line):
+    def build_graph(self, x):
+        return self.layer(x)
+
+
+class SeveralCosts(Line):
+    def build_graph(self, x):
+        return super().build_graph(x), super().build_graph(x)
+
+
+class NoCost(Line):
+    def build_graph(self, x):
+        super().build_graph(x)
+
+
+class WholeNumber(Line):
+    def build_graph(self, x):
+        return tf.cast(super().build_graph(x), tf.int32)
+
+
+class WithoutGradient(Line):
+    def build_graph(self, x):
+        return tf.stop_gradient(super().build_graph(x))
+
+
+@pytest.mark.parametrize("towers", [1, 2])
+@pytest.mark.parametrize("model, sentence", [
+    (CostOfEachRow, r"\[cost\] it returns a tensor float32 \(3,\) instead of one cost"),
+    (SeveralCosts, r"\[cost\] it returns 2 values instead of one cost.*: add several costs"),
+    (NoCost, r"\[cost\] it returns None instead of one cost"),
+    (WholeNumber, r"\[cost\] it returns a tensor int32 \(\) instead of one cost"),
+    (WithoutGradient, r"The cost has no gradient for any trainable variable: .*tf.stop_gradient"),
+], ids=lambda value: getattr(value, "__name__", ""))
+def test_a_function_without_one_differentiable_cost_is_refused(model, sentence, towers):
+    with pytest.raises(TowerRuleError, match=sentence):
+        set_up(model(), towers)
+
+
 @pytest.mark.parametrize("model, sentence", [
     (MadeAgain, r"test_tower_watch.py:\d+: \[second-tower\] the second training tower creates the trainable variable "
                 "'tower1/factor'"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tensorpack.tfutils.collection import CollectionGuard
+from tensorpack.train.model_desc import ModelDesc
 from tensorpack.utils.naming import MOVING_SUMMARY_OPS_KEY
 
 from towernmt.check.tower_builds import (
@@ -19,6 +20,7 @@ from towernmt.check.tower_builds import (
     location_of_error,
     location_of_growth,
 )
+from towernmt.core.tf_compat import tf
 
 RULES = {
     "fails": "the function can be called again, in every way that a tower is built",
@@ -30,6 +32,7 @@ RULES = {
     "reuse": "the function does not switch on the reuse of its caller's variable scope",
     "trainable-collection": "TRAINABLE_VARIABLES contains variables that gradient descent trains, each once",
     "model-variables": "variables that are not trained, but needed for prediction, are in MODEL_VARIABLES",
+    "cost": "the function of a model returns one cost",
     "tower-word": "no scope or variable has 'tower' in its name",
     "grows": "graph collections and attributes do not grow with each call",
     "mode": "training creates every variable that prediction uses, in the same shape",
@@ -212,6 +215,28 @@ def in_trainable_collection(item: Any, problem: str) -> Breach:
         "with trainable=False, and do not add anything to this collection."), location_of_creation(item))
 
 
+def returned_cost(builds: Builds) -> Iterator[Breach]:
+    """Yield the result of a model's tower function if it is not one cost."""
+    if isinstance(builds.subject, ModelDesc) and builds.alone.error is None:
+        problem = why_no_cost(builds.alone.result)
+        if problem:
+            yield Breach("cost", "", f"the function returns {problem}.", location_of_definition(builds.function))
+
+
+def why_no_cost(result: Any) -> str:
+    """Return what a tower function returned instead of one cost, and how to fix that; "" if the result is a cost."""
+    if isinstance(result, tf.Tensor):
+        if result.shape.rank == 0 and result.dtype.is_floating:
+            return ""
+        returned = f"a tensor {result.dtype.base_dtype.name} {result.shape}"
+    elif isinstance(result, (list, tuple, dict)):
+        returned = f"{len(result)} values"
+    else:
+        returned = "None" if result is None else f"a value of type {type(result).__name__}"
+    return (f"{returned} instead of one cost, a floating-point tensor (): add several costs, and take the mean or the "
+            "sum over a batch (tf.reduce_mean, tf.reduce_sum)")
+
+
 def model_variables(builds: Builds) -> Iterator[Breach]:
     """Yield untrained variables that a predicting tower needs but that are not in MODEL_VARIABLES."""
     for record in builds.predict_alone.variables:
@@ -314,5 +339,5 @@ def _tensor_in_name(record: VariableRecord, build: Build) -> str | None:
     return None
 
 
-ALL = (enclosing_scope, scope_twice, names, second_tower, reuse, trainable_collection, model_variables, tower_word,
-       grows, mode, fails)
+ALL = (enclosing_scope, scope_twice, names, second_tower, reuse, trainable_collection, model_variables, returned_cost,
+       tower_word, grows, mode, fails)

@@ -20,7 +20,7 @@ from towernmt.callbacks.hooks import refuse_tensorpacks_hooks
 from towernmt.callbacks.run_hooks import session_for
 from towernmt.callbacks.stateful import find_callbacks
 from towernmt.check.tower_check import TowerWatch
-from towernmt.core.errors import SettingsError
+from towernmt.core.errors import SettingsError, TowerRuleError
 from towernmt.core.graph_state import TOKENS, graph_state, shares_batch, total_of_step
 from towernmt.core.runs import Run, belong_to
 from towernmt.core.session import ResumableLoop, SessionCreator, add_threads, waiting_operations
@@ -212,6 +212,10 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         self.weights_changed()
 
     def _trained(self, towers: list[GradsAndVars]) -> list[GradsAndVars]:
+        if not towers[0]:
+            raise TowerRuleError("The cost has no gradient for any trainable variable: compute it from the variables "
+                                 "by differentiable operations. tf.stop_gradient, tf.argmax, casts to integers and "
+                                 "functions in Python (tf.numpy_function) have no gradient.")
         names = {variable.name for _, variable in self.trained.choose(towers[0])}
         return [[(gradient, variable) for gradient, variable in tower if variable.name in names] for tower in towers]
 
