@@ -393,7 +393,7 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
             while self._cycle is not None and self._collected < self.update_cycle - 1:
                 position = self._collect(self._cycle.collect_op(self._collected))
                 self._collected += 1
-            self.train_batch(self._make_update)
+            self._train_batch(self._make_update)
         except (tf.errors.OutOfRangeError, StopTraining, StopIteration) as end:     # the normal ends of the data
             exhausted = True
             if isinstance(self._input, GeneralQueueInput):
@@ -408,6 +408,26 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
                 self.in_update = False
             reason = "the data has ended" if isinstance(end, tf.errors.OutOfRangeError) else str(end)
             raise StopTraining(reason or "a callback ended training") from None
+
+    def _train_batch(self, run: Callable[..., None]) -> None:
+        """Call `train_batch`, which must call `run` once in an update cycle.
+
+        Raises:
+            SettingsError: it did not, so the sums of the cycle would have a batch twice, or one of an earlier update.
+        """
+        calls = 0
+
+        def run_and_count(feed_dict: Any = None) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 1 or self._cycle is None:
+                run(feed_dict)
+
+        self.train_batch(run_and_count)
+        if self._cycle is not None and calls != 1:
+            raise SettingsError(f"{type(self).__name__}.train_batch called run {calls} times for a batch, but each "
+                                f"batch of train.update_cycle={self.update_cycle} needs one call: call run once. To "
+                                "leave out a batch, take the next one instead.")
 
     def _make_update(self, feed_dict: Any = None) -> None:
         try:
@@ -427,5 +447,5 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
             else:
                 session.run(op, feed_dict)
 
-        self.train_batch(collect)
+        self._train_batch(collect)
         return position
