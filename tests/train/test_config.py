@@ -158,6 +158,14 @@ def test_batches_without_a_queue_are_refused() -> None:
         TrainConfig(Weights(), Ones())
 
 
+@pytest.mark.parametrize("callback, fix", [
+    (tf1.train.StopAtStepHook(last_step=5), r"pass HookToCallback\(HOOK\) of towernmt.callbacks"),
+    (Counter, "pass an instance")])
+def test_an_object_that_is_not_a_callback_is_refused(callback: Any, fix: str) -> None:
+    with pytest.raises(SettingsError, match=f"is not a callback: {fix}"):
+        TrainConfig(Weights(), GeneralQueueInput(Ones()), [callback], monitors=[])
+
+
 def test_a_resumed_run_ignores_the_initial_values_of_a_new_run(tmp_path: Path) -> None:
     for epochs in (1, 2):
         initial = DictRestore({"w": np.full(3, 7.0 * epochs, np.float32)})

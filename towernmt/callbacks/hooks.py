@@ -195,13 +195,18 @@ class HookToCallback(Callback):
         return name_of(self)
 
 
-def refuse_tensorpacks_hooks(callbacks: Iterable[Any]) -> None:
-    """Refuse tensorpack's `HookToCallback`, also inside another callback.
+def refuse_unusable_callbacks(callbacks: Iterable[Any]) -> None:
+    """Refuse objects that are not callbacks, and tensorpack's `HookToCallback`, also inside another callback.
 
     Raises:
-        SettingsError: one is among the callbacks. TensorFlow 2 would fail with an unrelated error on name scopes.
+        SettingsError: one is among the callbacks. With tensorpack's `HookToCallback`, TensorFlow 2 would fail with an
+            unrelated error on name scopes.
     """
     for callback in with_inner_callbacks(callbacks):
+        if not isinstance(callback, Callback):
+            fix = ("pass HookToCallback(HOOK) of towernmt.callbacks" if isinstance(callback, tf1.train.SessionRunHook)
+                   else "pass an instance of a class derived from tensorpack's Callback")
+            raise SettingsError(f"{callback!r} is not a callback: {fix}.")
         if isinstance(callback, TensorpackHookToCallback):
             name = type(callback).__name__
             raise SettingsError(f"{name} of tensorpack does not work with TensorFlow 2. Use HookToCallback of "
@@ -237,7 +242,7 @@ class CallbackToHook(tf1.train.SessionRunHook):
         for callback in callbacks:
             if not isinstance(callback, Callback):
                 raise SettingsError(f"CallbackToHook({callback!r}): pass tensorpack callbacks.")
-        refuse_tensorpacks_hooks(callbacks)
+        refuse_unusable_callbacks(callbacks)
         refuse_shared_feeds(callbacks)
         self._trainer = HookTrainer([*callbacks], list(monitors), steps_per_epoch)
         self._callbacks = self._trainer.callbacks

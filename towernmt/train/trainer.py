@@ -16,7 +16,7 @@ from tensorpack.train.tower import SingleCostTrainer
 from tensorpack.utils import logger
 from tensorpack.utils.argtools import memoized
 
-from towernmt.callbacks.hooks import refuse_tensorpacks_hooks
+from towernmt.callbacks.hooks import refuse_unusable_callbacks
 from towernmt.callbacks.run_hooks import session_for
 from towernmt.callbacks.stateful import find_callbacks
 from towernmt.check.tower_check import TowerWatch
@@ -263,7 +263,7 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         if self.update_cycle > 1:
             self._stage_in_cycles()
         self._warn_of_custom_step()
-        refuse_tensorpacks_hooks(callbacks)
+        refuse_unusable_callbacks(callbacks)
         super().setup_callbacks(callbacks, monitors)
         for counter in find_callbacks(self, MaintainStepCounter):
             counter._fetches = tf1.train.SessionRunArgs(graph_state().count_step)   # the update may depend on it
