@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,14 @@ def test_a_state_that_json_cannot_represent_is_refused_by_the_name_of_its_callba
 def test_batches_without_a_queue_are_refused() -> None:
     with pytest.raises(SettingsError, match=r"got a Ones, .* pass GeneralQueueInput\(batches\)"):
         TrainConfig(Weights(), Ones())
+
+
+def test_an_input_of_an_earlier_training_is_refused() -> None:
+    data = GeneralQueueInput(Ones())
+    for refused in (False, True):
+        with tf.Graph().as_default(), pytest.raises(SettingsError, match="already used") if refused else nullcontext():
+            launch_train_with_config(TrainConfig(Weights(), data, monitors=[], max_epoch=1),
+                                     SyncMultiGPUTrainer(towers=1))
 
 
 @pytest.mark.parametrize("callback, fix", [

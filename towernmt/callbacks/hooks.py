@@ -48,7 +48,8 @@ class HookTrainer(Trainer):
         self.diverged = self.in_update = False
 
     def setup(self) -> None:
-        """Set up the callbacks in the default graph."""
+        """Set up the callbacks in the default graph, for a training that begins."""
+        self._started, self.diverged, self.in_update = [], False, False
         self._step = tf1.train.get_or_create_global_step()
         self._callbacks.setup_graph(self)     # the step of a callback is available even after training
 
@@ -253,6 +254,7 @@ class CallbackToHook(tf1.train.SessionRunHook):
         self._has_ended = False
 
     def begin(self) -> None:
+        self._has_ended = False
         self._trainer.setup()
 
     def after_create_session(self, session: Session, coord: Any) -> None:

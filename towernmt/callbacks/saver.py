@@ -142,6 +142,8 @@ class CheckpointSaver(Callback):
     def _before_train(self) -> None:
         self._end = EndOfTraining()
         self._lock.acquire()
+        if self._saved_step != self.trainer.loop.global_step:       # it is that of an earlier training
+            self._saved_step = self._saved_state = None
         try:
             self._refuse_restart()
         except SettingsError:

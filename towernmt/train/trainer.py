@@ -25,7 +25,7 @@ from towernmt.core.graph_state import TOKENS, graph_state, shares_batch, total_o
 from towernmt.core.runs import Run, belong_to
 from towernmt.core.session import ResumableLoop, SessionCreator, add_threads, waiting_operations
 from towernmt.core.standard_streams import without_noise
-from towernmt.core.tensors import Operation, Optimizer, Session, Tensor
+from towernmt.core.tensors import Operation, Optimizer, Session, Tensor, TensorSpec
 from towernmt.core.terminal_log import configure_terminal_log, install_record_filter
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.core.world import Decision, current_world
@@ -144,6 +144,13 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
     def skipped_batches(self) -> int:
         """Number of batches that were skipped because they ran out of memory."""
         return self._skipping.skipped
+
+    def _setup_input(self, input_signature: list[TensorSpec], input: Any) -> list[Any]:
+        if input.setup_done():
+            raise SettingsError(f"The {type(input).__name__} was already used by another trainer: make a new one for "
+                                "each training.")
+        callbacks: list[Any] = super()._setup_input(input_signature, input)
+        return callbacks
 
     def _setup_graph(self, input: Any, get_cost_fn: Callable[..., Any], get_opt_fn: Callable[[], Optimizer]
                      ) -> list[Any]:
