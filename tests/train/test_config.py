@@ -142,6 +142,21 @@ def test_watchers_of_scores_need_no_state(tmp_path: Path) -> None:
     assert read_state(tmp_path / "step-8").callbacks == {"counter": {"count": 8}}
 
 
+class Forgetful(ScoreWatcher):
+    """Saves a state, and does not restore it."""
+
+    state_key = "forgetful"
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+
+def test_a_callback_that_does_not_restore_its_state_is_refused_by_its_name(tmp_path: Path) -> None:
+    train(tmp_path, 1, Forgetful("bleu"))
+    with pytest.raises(SettingsError, match=r"Forgetful is a StatefulCallback without restore_state\(\)"):
+        train(tmp_path, 2, Forgetful("bleu"))
+
+
 class NumPyCounter(Counter):
     """Has a state that JSON cannot represent."""
 

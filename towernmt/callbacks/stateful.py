@@ -116,11 +116,15 @@ class StatefulCallback(Callback):
 
     def state(self) -> dict[str, Any]:
         """Return the state as values that JSON can represent."""
-        raise NotImplementedError
+        raise self._missing_method("state")
 
     def restore_state(self, state: dict[str, Any]) -> None:
         """Restore the state that `state()` returned for the checkpoint."""
-        raise NotImplementedError
+        raise self._missing_method("restore_state")
+
+    def _missing_method(self, name: str) -> SettingsError:
+        return SettingsError(f"{type(self).__name__} is a StatefulCallback without {name}(): write that method, by "
+                             "which checkpoints save and restore the state of the callback.")
 
 
 class Patience:
