@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tensorpack.callbacks import Callback, EnableCallbackIf, PeriodicTrigger
+from tensorpack.callbacks import Callback, EnableCallbackIf, PeriodicTrigger, ScalarPrinter
 from tensorpack.tfutils.sessinit import DictRestore
 from tensorpack.train import ModelDesc
 from tensorpack.train.interface import launch_train_with_config
@@ -184,9 +184,9 @@ def test_an_input_of_an_earlier_training_is_refused() -> None:
 
 @pytest.mark.parametrize("callback, fix", [
     (tf1.train.StopAtStepHook(last_step=5), r"pass HookToCallback\(HOOK\) of towernmt.callbacks"),
-    (Counter, "pass an instance")])
+    (Counter, "pass an instance"), (ScalarPrinter(), r"pass it in the argument monitors=")])
 def test_an_object_that_is_not_a_callback_is_refused(callback: Any, fix: str) -> None:
-    with pytest.raises(SettingsError, match=f"is not a callback: {fix}"):
+    with pytest.raises(SettingsError, match=f"is (not a callback|a monitor): {fix}"):
         TrainConfig(Weights(), GeneralQueueInput(Ones()), [callback], monitors=[])
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from tensorpack.callbacks import Callback, Callbacks, Monitors
 from tensorpack.callbacks.hooks import HookToCallback as TensorpackHookToCallback
+from tensorpack.callbacks.monitor import MonitorBase
 from tensorpack.train.base import StopTraining, Trainer
 from tensorpack.utils import logger
 
@@ -197,7 +198,7 @@ class HookToCallback(Callback):
 
 
 def refuse_unusable_callbacks(callbacks: Iterable[Any]) -> None:
-    """Refuse objects that are not callbacks, and tensorpack's `HookToCallback`, also inside another callback.
+    """Refuse objects that are not callbacks, monitors, and tensorpack's `HookToCallback`, also inside another callback.
 
     Raises:
         SettingsError: one is among the callbacks. With tensorpack's `HookToCallback`, TensorFlow 2 would fail with an
@@ -208,6 +209,9 @@ def refuse_unusable_callbacks(callbacks: Iterable[Any]) -> None:
             fix = ("pass HookToCallback(HOOK) of towernmt.callbacks" if isinstance(callback, tf1.train.SessionRunHook)
                    else "pass an instance of a class derived from tensorpack's Callback")
             raise SettingsError(f"{callback!r} is not a callback: {fix}.")
+        if isinstance(callback, MonitorBase):
+            raise SettingsError(f"{type(callback).__name__} is a monitor: pass it in the argument monitors=[...], not "
+                                "among the callbacks.")
         if isinstance(callback, TensorpackHookToCallback):
             name = type(callback).__name__
             raise SettingsError(f"{name} of tensorpack does not work with TensorFlow 2. Use HookToCallback of "
