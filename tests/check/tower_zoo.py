@@ -155,6 +155,14 @@ class ReturnsSeveralCosts(Tame):
         return [self.cost(y), self.cost(y - 1.0)]
 
 
+class DrawsHiddenNumbers(Tame):
+    """TensorFlow's dropout, whose random numbers no checkpoint restores."""
+
+    def layer(self, x: Any) -> Any:
+        y = super().layer(x)
+        return tf.nn.dropout(y, 0.1) if self.training else y  # broken
+
+
 class SaysTower(Tame):
     """A variable scope whose name contains tensorpack's word `tower`."""
 
@@ -281,6 +289,9 @@ ZOO = [
     Beast(ReturnsSeveralCosts, (("cost", ""),),
           "the function returns 2 values instead of one cost, a floating-point tensor (): add several costs, and take "
           "the mean or the sum over a batch (tf.reduce_mean, tf.reduce_sum)."),
+    Beast(DrawsHiddenNumbers, (("random", "dropout/random_uniform/RandomUniform"),),
+          "the operation 'dropout/random_uniform/RandomUniform' draws random numbers with a state that no checkpoint "
+          "contains, so a resumed run differs from an uninterrupted one: use dropout of towernmt.models."),
     Beast(SaysTower, (("tower-word", "ivory_tower/kernel"),),
           "the variable 'ivory_tower/kernel' has the word 'tower' in its name, by which tensorpack recognises its own "
           "scopes: choose another name."),

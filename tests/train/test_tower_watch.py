@@ -148,6 +148,19 @@ def test_names_that_break_a_rule_are_warnings(caplog):
         ("tower-word", "watchtower/scale"), ("name-scope", "watchtower/factor"), ("tower-word", "watchtower/factor")}
 
 
+@pytest.mark.parametrize("rate, warnings", [(0.5, 1), (0.0, 0)])
+def test_random_numbers_with_a_hidden_state_are_a_warning(rate, warnings, caplog):
+    class Drops(Line):
+        def layer(self, x):
+            y = super().layer(x)        # whose initial values are random
+            return tf.nn.dropout(y, rate) if rate else y
+
+    with caplog.at_level(logging.WARNING, "tensorpack"):
+        set_up(Drops())
+    messages = [message for message in caplog.messages if "[random]" in message]
+    assert len(messages) == warnings and all("test_tower_watch.py:" in message for message in messages)
+
+
 def test_any_other_error_of_the_model_is_raised_unchanged():
     class Fails(Line):
         def layer(self, x):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from towernmt.check.tower_builds import (
     location_of_error,
     location_of_growth,
 )
+from towernmt.core.tensors import Operation
 from towernmt.core.tf_compat import tf
 
 RULES = {
@@ -33,6 +34,7 @@ RULES = {
     "trainable-collection": "TRAINABLE_VARIABLES contains variables that gradient descent trains, each once",
     "model-variables": "variables that are not trained, but needed for prediction, are in MODEL_VARIABLES",
     "cost": "the function of a model returns one cost",
+    "random": "training draws no random numbers with a state that no checkpoint contains",
     "tower-word": "no scope or variable has 'tower' in its name",
     "grows": "graph collections and attributes do not grow with each call",
     "mode": "training creates every variable that prediction uses, in the same shape",
@@ -51,8 +53,8 @@ class Breach(NamedTuple):
 
     Attributes:
         rule: a key of `RULES` or of `DECODER_RULES`.
-        variable: name of the variable in a single training tower; for some rules a scope, a collection or an
-            attribute; "" means the function itself.
+        variable: name of the variable in a single training tower; for some rules a scope, an operation, a collection
+            or an attribute; "" means the function itself.
         message: one sentence: what is wrong, and how to fix it.
         location: position in the user's code, `file:line`; "" if unknown.
     """
@@ -237,6 +239,47 @@ def why_no_cost(result: Any) -> str:
             "sum over a batch (tf.reduce_mean, tf.reduce_sum)")
 
 
+def hidden_randomness(builds: Builds) -> Iterator[Breach]:
+    """Yield the operations of a training tower that draw random numbers with a hidden state."""
+    yield from random_draws(builds.alone.result, builds.alone.operations)
+
+
+_RANDOM = ("RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal", "RandomShuffle",
+           "RandomGamma", "RandomPoissonV2", "Multinomial")
+"""Types of operations whose random numbers depend on a state outside of the variables."""
+
+
+def random_draws(result: Any, operations: Sequence[Operation]) -> Iterator[Breach]:
+    """Yield the operations of `_RANDOM` on which a result depends, one for each line of code.
+
+    Args:
+        result: the result of a tower function.
+        operations: the operations of the tower, including those of initial values, which do not count.
+    """
+    draws = [draw for draw in operations if draw.type in _RANDOM and "/Initializer/" not in draw.name]
+    if not draws:
+        return
+    needed, reported = _needed_operations(result), set()
+    for operation in draws:
+        location = location_of_creation(operation)
+        if operation in needed and location not in reported:
+            reported.add(location)
+            yield Breach("random", operation.name, (
+                f"the operation '{operation.name}' draws random numbers with a state that no checkpoint contains, so a "
+                "resumed run differs from an uninterrupted one: use dropout of towernmt.models."), location)
+
+
+def _needed_operations(result: Any) -> set[Operation]:
+    needed: set[Operation] = set()
+    waiting = [tensor.op for tensor in tf.nest.flatten(result) if isinstance(tensor, tf.Tensor)]
+    while waiting:
+        operation = waiting.pop()
+        if operation not in needed:
+            needed.add(operation)
+            waiting += [*(tensor.op for tensor in operation.inputs), *operation.control_inputs]
+    return needed
+
+
 def model_variables(builds: Builds) -> Iterator[Breach]:
     """Yield untrained variables that a predicting tower needs but that are not in MODEL_VARIABLES."""
     for record in builds.predict_alone.variables:
@@ -340,4 +383,4 @@ def _tensor_in_name(record: VariableRecord, build: Build) -> str | None:
 
 
 ALL = (enclosing_scope, scope_twice, names, second_tower, reuse, trainable_collection, model_variables, returned_cost,
-       tower_word, grows, mode, fails)
+       hidden_randomness, tower_word, grows, mode, fails)
