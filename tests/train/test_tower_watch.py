@@ -78,7 +78,8 @@ class CostOfEachRow(Line):
 
 class SeveralCosts(Line):
     def build_graph(self, x):
-        return super().build_graph(x), super().build_graph(x)
+        cost = super().build_graph(x)
+        return cost, cost
 
 
 class NoCost(Line):
