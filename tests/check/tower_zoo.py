@@ -284,11 +284,11 @@ ZOO = [
           "'mean' is not trained, but prediction needs it, and it is not in MODEL_VARIABLES: add it with "
           "tf1.add_to_collection(tf1.GraphKeys.MODEL_VARIABLES, variable)."),
     Beast(ReturnsACostForEachRow, (("cost", ""),),
-          "the function returns a tensor float32 (None,) instead of one cost, a floating-point tensor (): add several "
-          "costs, and take the mean or the sum over a batch (tf.reduce_mean, tf.reduce_sum)."),
+          "the function returns float32 (None,) instead of one cost, such as float32 (): add several costs, and take the "
+          "mean or the sum over a batch (tf.reduce_mean, tf.reduce_sum)."),
     Beast(ReturnsSeveralCosts, (("cost", ""),),
-          "the function returns 2 values instead of one cost, a floating-point tensor (): add several costs, and take "
-          "the mean or the sum over a batch (tf.reduce_mean, tf.reduce_sum)."),
+          "the function returns 2 values instead of one cost, such as float32 (): add several costs, and take the mean "
+          "or the sum over a batch (tf.reduce_mean, tf.reduce_sum)."),
     Beast(DrawsHiddenNumbers, (("random", "dropout/random_uniform/RandomUniform"),),
           "the operation 'dropout/random_uniform/RandomUniform' draws random numbers with a state that no checkpoint "
           "contains, so a resumed run differs from an uninterrupted one: use dropout of towernmt.models."),

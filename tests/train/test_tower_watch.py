@@ -99,10 +99,10 @@ class WithoutGradient(Line):
 
 @pytest.mark.parametrize("towers", [1, 2])
 @pytest.mark.parametrize("model, sentence", [
-    (CostOfEachRow, r"\[cost\] it returns a tensor float32 \(3,\) instead of one cost"),
+    (CostOfEachRow, r"\[cost\] it returns float32 \(3,\) instead of one cost"),
     (SeveralCosts, r"\[cost\] it returns 2 values instead of one cost.*: add several costs"),
     (NoCost, r"\[cost\] it returns None instead of one cost"),
-    (WholeNumber, r"\[cost\] it returns a tensor int32 \(\) instead of one cost"),
+    (WholeNumber, r"\[cost\] it returns int32 \(\) instead of one cost"),
     (WithoutGradient, r"The cost has no gradient for any trainable variable: .*tf.stop_gradient"),
 ], ids=lambda value: getattr(value, "__name__", ""))
 def test_a_function_without_one_differentiable_cost_is_refused(model, sentence, towers):

@@ -230,13 +230,13 @@ def why_no_cost(result: Any) -> str:
     if isinstance(result, tf.Tensor):
         if result.shape.rank == 0 and result.dtype.is_floating:
             return ""
-        returned = f"a tensor {result.dtype.base_dtype.name} {result.shape}"
+        returned = f"{result.dtype.base_dtype.name} {result.shape}"
     elif isinstance(result, (list, tuple, dict)):
         returned = f"{len(result)} values"
     else:
         returned = "None" if result is None else f"a value of type {type(result).__name__}"
-    return (f"{returned} instead of one cost, a floating-point tensor (): add several costs, and take the mean or the "
-            "sum over a batch (tf.reduce_mean, tf.reduce_sum)")
+    return (f"{returned} instead of one cost, such as float32 (): add several costs, and take the mean or the sum over "
+            "a batch (tf.reduce_mean, tf.reduce_sum)")
 
 
 def hidden_randomness(builds: Builds) -> Iterator[Breach]:
@@ -259,7 +259,8 @@ def random_draws(result: Any, operations: Sequence[Operation]) -> Iterator[Breac
     draws = [draw for draw in operations if draw.type in _RANDOM and "/Initializer/" not in draw.name]
     if not draws:
         return
-    needed, reported = _needed_operations(result), set()
+    needed = _needed_operations(result)
+    reported: set[str] = set()
     for operation in draws:
         location = location_of_creation(operation)
         if operation in needed and location not in reported:
