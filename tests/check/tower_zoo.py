@@ -284,8 +284,8 @@ ZOO = [
           "'mean' is not trained, but prediction needs it, and it is not in MODEL_VARIABLES: add it with "
           "tf1.add_to_collection(tf1.GraphKeys.MODEL_VARIABLES, variable)."),
     Beast(ReturnsACostForEachRow, (("cost", ""),),
-          "the function returns float32 (None,) instead of one cost, such as float32 (): add several costs, and take the "
-          "mean or the sum over a batch (tf.reduce_mean, tf.reduce_sum)."),
+          "the function returns float32 (None,) instead of one cost, such as float32 (): add several costs, and take "
+          "the mean or the sum over a batch (tf.reduce_mean, tf.reduce_sum)."),
     Beast(ReturnsSeveralCosts, (("cost", ""),),
           "the function returns 2 values instead of one cost, such as float32 (): add several costs, and take the mean "
           "or the sum over a batch (tf.reduce_mean, tf.reduce_sum)."),
