@@ -295,6 +295,29 @@ def test_an_exception_at_the_end_is_raised_after_all_callbacks_have_ended(graph)
     assert ends.ended
 
 
+def test_a_hook_begins_again_in_a_second_session():
+    class Ends(Callback):
+        count = 0
+
+        def _after_train(self):
+            self.count += 1
+
+    ends = Ends()
+    hook = CallbackToHook(ends)
+    for _ in range(2):
+        with tf.Graph().as_default():
+            run(hook, model(), steps=1)
+    assert ends.count == 2
+
+
+def test_a_saver_that_saves_a_second_training_does_not_write_over_the_first(tmp_path):
+    saver = CheckpointSaver(tmp_path, every_steps=1)
+    with tf.Graph().as_default():
+        run(CallbackToHook(saver), model(), steps=2)
+    with tf.Graph().as_default(), pytest.raises(SettingsError, match="step 2, but training starts at step 0"):
+        run(CallbackToHook(saver), model(), steps=1)
+
+
 def test_callbacks_of_one_hook_that_feed_the_same_tensor_are_refused_by_name(graph):
     class Feeds(Callback):
         def _before_run(self, _):

@@ -140,6 +140,29 @@ class HidesStatistics(Tame):
         return super().layer(x - mean)
 
 
+class ReturnsACostForEachRow(Tame):
+    """A cost for each row of the batch, without a mean."""
+
+    def build_graph(self, x: Any) -> Any:  # broken
+        return tf.reduce_sum(tf.square(self.layer(x)), 1)
+
+
+class ReturnsSeveralCosts(Tame):
+    """A list of costs instead of their sum."""
+
+    def build_graph(self, x: Any) -> Any:  # broken
+        y = self.layer(x)
+        return [self.cost(y), self.cost(y - 1.0)]
+
+
+class DrawsHiddenNumbers(Tame):
+    """TensorFlow's dropout, whose random numbers no checkpoint restores."""
+
+    def layer(self, x: Any) -> Any:
+        y = super().layer(x)
+        return tf.nn.dropout(y, 0.1) if self.training else y  # broken
+
+
 class SaysTower(Tame):
     """A variable scope whose name contains tensorpack's word `tower`."""
 
@@ -260,6 +283,15 @@ ZOO = [
     Beast(HidesStatistics, (("model-variables", "mean"),),
           "'mean' is not trained, but prediction needs it, and it is not in MODEL_VARIABLES: add it with "
           "tf1.add_to_collection(tf1.GraphKeys.MODEL_VARIABLES, variable)."),
+    Beast(ReturnsACostForEachRow, (("cost", ""),),
+          "the function returns float32 (None,) instead of one cost, such as float32 (): add several costs, and take "
+          "the mean or the sum over a batch (tf.reduce_mean, tf.reduce_sum)."),
+    Beast(ReturnsSeveralCosts, (("cost", ""),),
+          "the function returns 2 values instead of one cost, such as float32 (): add several costs, and take the mean "
+          "or the sum over a batch (tf.reduce_mean, tf.reduce_sum)."),
+    Beast(DrawsHiddenNumbers, (("random", "dropout/random_uniform/RandomUniform"),),
+          "the operation 'dropout/random_uniform/RandomUniform' draws random numbers with a state that no checkpoint "
+          "contains, so a resumed run differs from an uninterrupted one: use dropout of towernmt.models."),
     Beast(SaysTower, (("tower-word", "ivory_tower/kernel"),),
           "the variable 'ivory_tower/kernel' has the word 'tower' in its name, by which tensorpack recognises its own "
           "scopes: choose another name."),

@@ -57,7 +57,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("name", ["Good", "make_from_settings"])
 def test_the_command_reports_that_a_model_obeys_all_rules(folder, capsys, name):
     assert main(["check", f"my_model.py:{name}"]) == 0
-    assert f"my_model.py:{name} obeys the 12 rules" in capsys.readouterr().out
+    assert f"my_model.py:{name} obeys the 14 rules" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["Bad", "make"])

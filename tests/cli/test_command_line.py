@@ -209,7 +209,9 @@ def test_several_values_follow_one_option_or_several(line, values):
     ("lr=1", "'optimizer.learning_rate'"), ("data.batch_size=1", "'data.batch_tokens'"),
     ("max-update=1", "'train.steps'"), ("model.num_layers=1", "'model.encoder_layers'"),
     ("model.dropout=1", "'model.residual_dropout'"), ("train.max_grad_norm=1", "'train.clip_norm'"),
-    ("train.valid_freq=1", "'validation.steps'"), ("search.beam=1", "'search.beam_size'")])
+    ("train.valid_freq=1", "'validation.steps'"), ("search.beam=1", "'search.beam_size'"),
+    ("eval_secs=600", "'validation.minutes'"), ("save_checkpoint_secs=600", "'checkpoint.minutes'"),
+    ("keep_top_checkpoint_max=5", "'checkpoint.keep_best'")])
 def test_the_error_of_a_setting_or_value_of_another_toolkit_names_the_right_one(setting, right):
     with pytest.raises(SettingsError, match=rf"Did you mean {re.escape(right)}\?"):
         apply_overrides(default_settings(), parse_assignments([setting]))

@@ -12,6 +12,7 @@ from tensorpack.train import ModelDesc, launch_train_with_config
 
 from towernmt.callbacks.saver import CheckpointSaver
 from towernmt.checkpoint.checkpoint_files import read_state
+from towernmt.core.errors import FeederError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.input_source import FedInput
 from towernmt.train import SyncMultiGPUTrainer, TrainConfig
@@ -105,8 +106,14 @@ def test_batches_at_the_end_of_the_data_that_do_not_fill_an_update_cycle_are_cou
     assert trainer.loop.global_step == 2 and data.last_position == '{"datapoints": 3}'
 
 
-def test_a_feed_with_too_few_arrays_is_refused() -> None:
+def test_a_feed_that_does_not_fit_the_inputs_is_refused() -> None:
     data = FedInput([], signature=[WORDS])
-    data.setup(Line().inputs())
-    with pytest.raises(ValueError, match="shorter"):
-        data.feed()
+    data.setup([tf.TensorSpec([None], tf.int32, "ids"), tf.TensorSpec([None], tf.float32, "risks")])
+    ids, risks = np.array([3, 4]), np.array([0.5, 1.0])
+    assert [array.dtype for array in data.feed(ids, risks).values()] == [np.int32, np.float32]
+    with pytest.raises(FeederError, match=r"Expected 2 values \(ids, risks\); got 1"):
+        data.feed(ids)
+    with pytest.raises(FeederError, match="'ids' .* holds 0.5, which is not a whole number"):
+        data.feed(risks, ids)
+    with pytest.raises(FeederError, match=r"'risks' has the shape \[2, 1\]"):
+        data.feed(ids, risks[:, None])

@@ -190,3 +190,12 @@ def test_a_loss_that_is_not_a_float32_scalar_is_refused(graph: Any, result: Any,
 
     with TrainTowerContext(""), pytest.raises(TowerRuleError, match=rf"Wrong\.loss returned {description}; .* sum of"):
         Wrong(make().settings).build_graph(*map(tf.constant, tiny.INPUTS))
+
+
+def test_a_loss_of_unknown_shape_is_checked_when_it_is_computed(graph: Any) -> None:
+    class Unknown(Transformer):
+        def loss(self, logits: Any, batch: Any) -> Any:
+            return tf1.placeholder_with_default(super().loss(logits, batch), None)
+
+    with TrainTowerContext(""):
+        assert Unknown(make().settings).build_graph(*map(tf.constant, tiny.INPUTS)).shape.rank == 0

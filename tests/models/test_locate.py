@@ -111,6 +111,12 @@ def test_the_error_of_a_file_that_cannot_be_loaded_names_its_line(tmp_path, cont
         load_named(f"{tmp_path}/mine.py:A")
 
 
+def test_a_file_whose_name_is_no_name_of_a_module_is_refused(tmp_path):
+    (tmp_path / "gated-v1.2.py").write_text("class A: size = 1")
+    with pytest.raises(SettingsError, match=r"gated-v1\.2\.py cannot be imported.*rename the file, .* gated-v1_2\.py"):
+        load_named(f"{tmp_path}/gated-v1.2.py:A")
+
+
 @pytest.mark.parametrize("name, message", [
     ("transformr", "choose one of transformer, .* or name a file or module"),
     ("none.py:A", "the file none.py does not exist"), ("no_such.module:A", "the module no_such.module does not exist"),

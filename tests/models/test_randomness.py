@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 
+from towernmt.core.errors import TowerRuleError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.layers.randomness import StatelessNormal, StatelessUniform, dropout, set_seed, start_clock
 
@@ -43,6 +44,12 @@ def test_the_gradient_passes_through_kept_elements_with_their_scale(dtype):
             y, dx = session.run([y, tf.cast(dx, tf.float32)])
     assert 0.6 < (y != 0).mean() < 0.9
     np.testing.assert_allclose(dx, y * dy, rtol=2 ** -8)
+
+
+def test_a_training_tower_without_a_clock_is_refused():
+    with tf.Graph().as_default(), TrainTowerContext(""), pytest.raises(
+            TowerRuleError, match=r"begin build_graph with start_clock\(TENSOR\)"):
+        dropout(tf.ones((2, 3)), 0.5, "place")
 
 
 def test_neighbouring_draws_are_independent():

@@ -7,18 +7,19 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tensorpack.callbacks import Callback, EnableCallbackIf, PeriodicTrigger
+from tensorpack.callbacks import Callback, EnableCallbackIf, PeriodicTrigger, ScalarPrinter
 from tensorpack.tfutils.sessinit import DictRestore
 from tensorpack.train import ModelDesc
 from tensorpack.train.interface import launch_train_with_config
 
 from towernmt.callbacks.saver import CheckpointSaver
-from towernmt.callbacks.stateful import StatefulCallback
+from towernmt.callbacks.stateful import ScoreWatcher, StatefulCallback
 from towernmt.checkpoint.checkpoint_files import checkpoint_steps, parse_state, read_state, state_text
 from towernmt.core.errors import CheckpointError, DirectoryInUseError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
@@ -128,9 +129,65 @@ def test_the_state_of_an_extra_callback_comes_back(tmp_path: Path) -> None:
     assert counter.count == 8
 
 
+class Printing(ScoreWatcher):
+    """Prints each score, and has no state."""
+
+    def _on_score(self, step: int, score: float) -> None:
+        print(step, score)
+
+
+def test_watchers_of_scores_need_no_state(tmp_path: Path) -> None:
+    for epochs in (1, 2):
+        train(tmp_path, epochs, Printing("bleu"), Printing("loss"), Counter())
+    assert read_state(tmp_path / "step-8").callbacks == {"counter": {"count": 8}}
+
+
+class Forgetful(ScoreWatcher):
+    """Saves a state, and does not restore it."""
+
+    state_key = "forgetful"
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+
+def test_a_callback_that_does_not_restore_its_state_is_refused_by_its_name(tmp_path: Path) -> None:
+    train(tmp_path, 1, Forgetful("bleu"))
+    with pytest.raises(SettingsError, match=r"Forgetful is a StatefulCallback without restore_state\(\)"):
+        train(tmp_path, 2, Forgetful("bleu"))
+
+
+class NumPyCounter(Counter):
+    """Has a state that JSON cannot represent."""
+
+    def state(self) -> dict[str, Any]:
+        return {"count": np.float32(self.count)}
+
+
+def test_a_state_that_json_cannot_represent_is_refused_by_the_name_of_its_callback(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"The state of NumPyCounter .*float32.* by float\(\)"):
+        train(tmp_path, 1, NumPyCounter())
+
+
 def test_batches_without_a_queue_are_refused() -> None:
     with pytest.raises(SettingsError, match=r"got a Ones, .* pass GeneralQueueInput\(batches\)"):
         TrainConfig(Weights(), Ones())
+
+
+def test_an_input_of_an_earlier_training_is_refused() -> None:
+    data = GeneralQueueInput(Ones())
+    for refused in (False, True):
+        with tf.Graph().as_default(), pytest.raises(SettingsError, match="already used") if refused else nullcontext():
+            launch_train_with_config(TrainConfig(Weights(), data, monitors=[], max_epoch=1),
+                                     SyncMultiGPUTrainer(towers=1))
+
+
+@pytest.mark.parametrize("callback, fix", [
+    (tf1.train.StopAtStepHook(last_step=5), r"pass HookToCallback\(HOOK\) of towernmt.callbacks"),
+    (Counter, "pass an instance"), (ScalarPrinter(), r"pass it in the argument monitors=")])
+def test_an_object_that_is_not_a_callback_is_refused(callback: Any, fix: str) -> None:
+    with pytest.raises(SettingsError, match=f"is (not a callback|a monitor): {fix}"):
+        TrainConfig(Weights(), GeneralQueueInput(Ones()), [callback], monitors=[])
 
 
 def test_a_resumed_run_ignores_the_initial_values_of_a_new_run(tmp_path: Path) -> None:

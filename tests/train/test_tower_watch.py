@@ -71,6 +71,45 @@ class TrainsAnInteger(Line):
                                           tf.float32)
 
 
+class CostOfEachRow(Line):
+    def build_graph(self, x):
+        return self.layer(x)
+
+
+class SeveralCosts(Line):
+    def build_graph(self, x):
+        cost = super().build_graph(x)
+        return cost, cost
+
+
+class NoCost(Line):
+    def build_graph(self, x):
+        super().build_graph(x)
+
+
+class WholeNumber(Line):
+    def build_graph(self, x):
+        return tf.cast(super().build_graph(x), tf.int32)
+
+
+class WithoutGradient(Line):
+    def build_graph(self, x):
+        return tf.stop_gradient(super().build_graph(x))
+
+
+@pytest.mark.parametrize("towers", [1, 2])
+@pytest.mark.parametrize("model, sentence", [
+    (CostOfEachRow, r"\[cost\] it returns float32 \(3,\) instead of one cost"),
+    (SeveralCosts, r"\[cost\] it returns 2 values instead of one cost.*: add several costs"),
+    (NoCost, r"\[cost\] it returns None instead of one cost"),
+    (WholeNumber, r"\[cost\] it returns int32 \(\) instead of one cost"),
+    (WithoutGradient, r"The cost has no gradient for any trainable variable: .*tf.stop_gradient"),
+], ids=lambda value: getattr(value, "__name__", ""))
+def test_a_function_without_one_differentiable_cost_is_refused(model, sentence, towers):
+    with pytest.raises(TowerRuleError, match=sentence):
+        set_up(model(), towers)
+
+
 @pytest.mark.parametrize("model, sentence", [
     (MadeAgain, r"test_tower_watch.py:\d+: \[second-tower\] the second training tower creates the trainable variable "
                 "'tower1/factor'"),
@@ -108,6 +147,19 @@ def test_names_that_break_a_rule_are_warnings(caplog):
     assert {(rule, variable) for message in warnings for rule in ("name-scope", "tower-word")
             for variable in ("watchtower/scale", "watchtower/factor") if rule in message and variable in message} == {
         ("tower-word", "watchtower/scale"), ("name-scope", "watchtower/factor"), ("tower-word", "watchtower/factor")}
+
+
+@pytest.mark.parametrize("rate, warnings", [(0.5, 1), (0.0, 0)])
+def test_random_numbers_with_a_hidden_state_are_a_warning(rate, warnings, caplog):
+    class Drops(Line):
+        def layer(self, x):
+            y = super().layer(x)        # whose initial values are random
+            return tf.nn.dropout(y, rate) if rate else y
+
+    with caplog.at_level(logging.WARNING, "tensorpack"):
+        set_up(Drops())
+    messages = [message for message in caplog.messages if "[random]" in message]
+    assert len(messages) == warnings and all("test_tower_watch.py:" in message for message in messages)
 
 
 def test_any_other_error_of_the_model_is_raised_unchanged():

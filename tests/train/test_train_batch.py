@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.train.plain_model import PlainModel, train_plainly
+from towernmt.core.errors import SettingsError
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
 
@@ -42,3 +43,15 @@ def test_train_batch_is_called_for_each_batch_of_an_update_cycle() -> None:
 def test_a_batch_that_runs_out_of_memory_is_left_out(cycle: int, numbers: list[int], steps: int) -> None:
     trainer, model, _ = train({1}, update_cycle=cycle, skip_out_of_memory=1)
     assert model.processed_numbers == numbers and trainer.skipped_batches == 1 and trainer.loop.global_step == steps
+
+
+@pytest.mark.parametrize("calls", [0, 2])
+@pytest.mark.parametrize("number", [2, 3])
+def test_a_batch_that_is_not_run_once_in_an_update_cycle_is_refused(number: int, calls: int) -> None:
+    class Skipping(Noting):
+        def train_batch(self, run: Any) -> None:
+            for _ in range(calls if self.batch_number == number else 1):
+                run()
+
+    with pytest.raises(SettingsError, match=rf"Skipping.train_batch called run {calls} times .* train.update_cycle=2"):
+        train_plainly(lambda: Skipping(update_cycle=2), [], PlainModel())

@@ -9,6 +9,7 @@ from typing import Any
 
 from tensorpack.callbacks import Callback, Callbacks, Monitors
 from tensorpack.callbacks.hooks import HookToCallback as TensorpackHookToCallback
+from tensorpack.callbacks.monitor import MonitorBase
 from tensorpack.train.base import StopTraining, Trainer
 from tensorpack.utils import logger
 
@@ -48,7 +49,8 @@ class HookTrainer(Trainer):
         self.diverged = self.in_update = False
 
     def setup(self) -> None:
-        """Set up the callbacks in the default graph."""
+        """Set up the callbacks in the default graph, for a training that begins."""
+        self._started, self.diverged, self.in_update = [], False, False
         self._step = tf1.train.get_or_create_global_step()
         self._callbacks.setup_graph(self)     # the step of a callback is available even after training
 
@@ -195,13 +197,21 @@ class HookToCallback(Callback):
         return name_of(self)
 
 
-def refuse_tensorpacks_hooks(callbacks: Iterable[Any]) -> None:
-    """Refuse tensorpack's `HookToCallback`, also inside another callback.
+def refuse_unusable_callbacks(callbacks: Iterable[Any]) -> None:
+    """Refuse objects that are not callbacks, monitors, and tensorpack's `HookToCallback`, also inside another callback.
 
     Raises:
-        SettingsError: one is among the callbacks. TensorFlow 2 would fail with an unrelated error on name scopes.
+        SettingsError: one is among the callbacks. With tensorpack's `HookToCallback`, TensorFlow 2 would fail with an
+            unrelated error on name scopes.
     """
     for callback in with_inner_callbacks(callbacks):
+        if not isinstance(callback, Callback):
+            fix = ("pass HookToCallback(HOOK) of towernmt.callbacks" if isinstance(callback, tf1.train.SessionRunHook)
+                   else "pass an instance of a class derived from tensorpack's Callback")
+            raise SettingsError(f"{callback!r} is not a callback: {fix}.")
+        if isinstance(callback, MonitorBase):
+            raise SettingsError(f"{type(callback).__name__} is a monitor: pass it in the argument monitors=[...], not "
+                                "among the callbacks.")
         if isinstance(callback, TensorpackHookToCallback):
             name = type(callback).__name__
             raise SettingsError(f"{name} of tensorpack does not work with TensorFlow 2. Use HookToCallback of "
@@ -237,7 +247,7 @@ class CallbackToHook(tf1.train.SessionRunHook):
         for callback in callbacks:
             if not isinstance(callback, Callback):
                 raise SettingsError(f"CallbackToHook({callback!r}): pass tensorpack callbacks.")
-        refuse_tensorpacks_hooks(callbacks)
+        refuse_unusable_callbacks(callbacks)
         refuse_shared_feeds(callbacks)
         self._trainer = HookTrainer([*callbacks], list(monitors), steps_per_epoch)
         self._callbacks = self._trainer.callbacks
@@ -248,6 +258,7 @@ class CallbackToHook(tf1.train.SessionRunHook):
         self._has_ended = False
 
     def begin(self) -> None:
+        self._has_ended = False
         self._trainer.setup()
 
     def after_create_session(self, session: Session, coord: Any) -> None:

@@ -16,6 +16,7 @@ from tensorpack.utils import logger
 from towernmt.callbacks.stateful import (
     EndOfTraining,
     Period,
+    ScoreWatcher,
     StatefulCallback,
     all_callbacks,
     find_callbacks,
@@ -141,6 +142,8 @@ class CheckpointSaver(Callback):
     def _before_train(self) -> None:
         self._end = EndOfTraining()
         self._lock.acquire()
+        if self._saved_step != self.trainer.loop.global_step:       # it is that of an earlier training
+            self._saved_step = self._saved_state = None
         try:
             self._refuse_restart()
         except SettingsError:
@@ -230,7 +233,7 @@ class CheckpointSaver(Callback):
         return {
             "step": step,
             "position": getattr(self.data, "last_position", None),
-            "callbacks": {c.state_key: deepcopy(c.state()) for c in _stateful(all_callbacks(self.trainer))},
+            "callbacks": {c.state_key: _state_of(c) for c in _stateful(all_callbacks(self.trainer))},
             WEIGHTS: self._weights,
             **({"made_from": self.made_from} if self.made_from else {}),
             **({"position_settings": order} if (order := self._position_settings()) else {}),
@@ -267,10 +270,31 @@ def restore_callback(callback: StatefulCallback, states: Mapping[str, Any], file
                               "or remove its directory to resume from the previous checkpoint.") from error
 
 
+def _state_of(callback: StatefulCallback) -> dict[str, Any]:
+    """Return a copy of the state of a callback.
+
+    Raises:
+        SettingsError: JSON cannot represent the state.
+    """
+    state = deepcopy(callback.state())
+    try:
+        json.dumps(state)
+    except (TypeError, ValueError) as error:
+        raise SettingsError(f"The state of {type(callback).__name__} cannot be saved in a checkpoint ({error}). Its "
+                            "method state() must return values that JSON can represent: for example, convert a number "
+                            "of NumPy by float() or int(), and an array by tolist().") from error
+    return state
+
+
 def _stateful(callbacks: list[Any]) -> list[StatefulCallback]:
-    stateful = [c for c in with_inner_callbacks(callbacks) if isinstance(c, StatefulCallback)]
+    stateful = [c for c in with_inner_callbacks(callbacks) if isinstance(c, StatefulCallback) and _has_state(c)]
     keys = [c.state_key for c in stateful]
     for key in keys:
         if keys.count(key) > 1:
             raise SettingsError(f"two callbacks save their state under the key '{key}'; give each a unique state_key.")
     return stateful
+
+
+def _has_state(callback: StatefulCallback) -> bool:
+    """Return whether a callback has a state; a `ScoreWatcher` that does not override `state` has none."""
+    return not isinstance(callback, ScoreWatcher) or type(callback).state is not StatefulCallback.state

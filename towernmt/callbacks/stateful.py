@@ -116,11 +116,15 @@ class StatefulCallback(Callback):
 
     def state(self) -> dict[str, Any]:
         """Return the state as values that JSON can represent."""
-        raise NotImplementedError
+        raise self._missing_method("state")
 
     def restore_state(self, state: dict[str, Any]) -> None:
         """Restore the state that `state()` returned for the checkpoint."""
-        raise NotImplementedError
+        raise self._missing_method("restore_state")
+
+    def _missing_method(self, name: str) -> SettingsError:
+        return SettingsError(f"{type(self).__name__} is a StatefulCallback without {name}(): write that method, by "
+                             "which checkpoints save and restore the state of the callback.")
 
 
 class Patience:
@@ -179,7 +183,7 @@ class ScoreWatcher(StatefulCallback):
 
     It checks after each step, and before each epoch, because a resumed run may start with a missing validation. Put it
     after the callback that records the score (`trainer.monitors.put_scalar`), and before the checkpoint saver, so that
-    a checkpoint contains the effect of the score.
+    a checkpoint contains the effect of the score. A watcher without a state need not override `state`.
 
     Args:
         metric: name of the scalar.

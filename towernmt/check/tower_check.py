@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -30,6 +30,7 @@ from towernmt.check.tower_rules import (
     Breach,
     in_trainable_collection,
     not_trainable,
+    random_draws,
     tower_in_name,
 )
 from towernmt.core.errors import SettingsError, TowerRuleError
@@ -62,7 +63,7 @@ class TowerWatch:
             start_time = time.perf_counter()
             graph, build = tf1.get_default_graph(), Build("")
             trainable = graph.get_collection_ref(KEYS.TRAINABLE_VARIABLES)
-            count = len(trainable)
+            count, operation_count = len(trainable), len(graph.get_operations())
             with recorded_reuse(build):
                 self.seconds += time.perf_counter() - start_time
                 try:
@@ -78,6 +79,8 @@ class TowerWatch:
             added_items = {KEYS.TRAINABLE_VARIABLES: build.trainables}
             build.variables = variable_records(graph, added_items, with_locations=False)
             self._check_build(build)
+            if get_current_tower_context().has_own_variables:
+                _warn(random_draws(result, graph.get_operations()[operation_count:]))
             self.seconds += time.perf_counter() - start_time
             return result
 
@@ -97,8 +100,12 @@ class TowerWatch:
         for item, problem in not_trainable(build.trainables):
             _refuse(in_trainable_collection(item, problem))
         for record in build.variables:
-            for breach in _oddities(record):
-                logger.warning(f"The tower function breaks a rule: {breach}")
+            _warn(_oddities(record))
+
+
+def _warn(breaches: Iterable[Breach]) -> None:
+    for breach in breaches:
+        logger.warning(f"The tower function breaks a rule: {breach}")
 
 
 def _created_again(record: VariableRecord, training: bool) -> Breach:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tensorpack.tfutils.collection import CollectionGuard
+from tensorpack.train.model_desc import ModelDesc
 from tensorpack.utils.naming import MOVING_SUMMARY_OPS_KEY
 
 from towernmt.check.tower_builds import (
@@ -19,6 +20,8 @@ from towernmt.check.tower_builds import (
     location_of_error,
     location_of_growth,
 )
+from towernmt.core.tensors import Operation
+from towernmt.core.tf_compat import tf
 
 RULES = {
     "fails": "the function can be called again, in every way that a tower is built",
@@ -30,6 +33,8 @@ RULES = {
     "reuse": "the function does not switch on the reuse of its caller's variable scope",
     "trainable-collection": "TRAINABLE_VARIABLES contains variables that gradient descent trains, each once",
     "model-variables": "variables that are not trained, but needed for prediction, are in MODEL_VARIABLES",
+    "cost": "the function of a model returns one cost",
+    "random": "training draws no random numbers with a state that no checkpoint contains",
     "tower-word": "no scope or variable has 'tower' in its name",
     "grows": "graph collections and attributes do not grow with each call",
     "mode": "training creates every variable that prediction uses, in the same shape",
@@ -48,8 +53,8 @@ class Breach(NamedTuple):
 
     Attributes:
         rule: a key of `RULES` or of `DECODER_RULES`.
-        variable: name of the variable in a single training tower; for some rules a scope, a collection or an
-            attribute; "" means the function itself.
+        variable: name of the variable in a single training tower; for some rules a scope, an operation, a collection
+            or an attribute; "" means the function itself.
         message: one sentence: what is wrong, and how to fix it.
         location: position in the user's code, `file:line`; "" if unknown.
     """
@@ -212,6 +217,70 @@ def in_trainable_collection(item: Any, problem: str) -> Breach:
         "with trainable=False, and do not add anything to this collection."), location_of_creation(item))
 
 
+def returned_cost(builds: Builds) -> Iterator[Breach]:
+    """Yield the result of a model's tower function if it is not one cost."""
+    if isinstance(builds.subject, ModelDesc) and builds.alone.error is None:
+        problem = why_no_cost(builds.alone.result)
+        if problem:
+            yield Breach("cost", "", f"the function returns {problem}.", location_of_definition(builds.function))
+
+
+def why_no_cost(result: Any) -> str:
+    """Return what a tower function returned instead of one cost, and how to fix that; "" if the result is a cost."""
+    if isinstance(result, tf.Tensor):
+        if result.shape.rank == 0 and result.dtype.is_floating:
+            return ""
+        returned = f"{result.dtype.base_dtype.name} {result.shape}"
+    elif isinstance(result, (list, tuple, dict)):
+        returned = f"{len(result)} values"
+    else:
+        returned = "None" if result is None else f"a value of type {type(result).__name__}"
+    return (f"{returned} instead of one cost, such as float32 (): add several costs, and take the mean or the sum over "
+            "a batch (tf.reduce_mean, tf.reduce_sum)")
+
+
+def hidden_randomness(builds: Builds) -> Iterator[Breach]:
+    """Yield the operations of a training tower that draw random numbers with a hidden state."""
+    yield from random_draws(builds.alone.result, builds.alone.operations)
+
+
+_RANDOM = ("RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal", "RandomShuffle",
+           "RandomGamma", "RandomPoissonV2", "Multinomial")
+"""Types of operations whose random numbers depend on a state outside of the variables."""
+
+
+def random_draws(result: Any, operations: Sequence[Operation]) -> Iterator[Breach]:
+    """Yield the operations of `_RANDOM` on which a result depends, one for each line of code.
+
+    Args:
+        result: the result of a tower function.
+        operations: the operations of the tower, including those of initial values, which do not count.
+    """
+    draws = [draw for draw in operations if draw.type in _RANDOM and "/Initializer/" not in draw.name]
+    if not draws:
+        return
+    needed = _needed_operations(result)
+    reported: set[str] = set()
+    for operation in draws:
+        location = location_of_creation(operation)
+        if operation in needed and location not in reported:
+            reported.add(location)
+            yield Breach("random", operation.name, (
+                f"the operation '{operation.name}' draws random numbers with a state that no checkpoint contains, so a "
+                "resumed run differs from an uninterrupted one: use dropout of towernmt.models."), location)
+
+
+def _needed_operations(result: Any) -> set[Operation]:
+    needed: set[Operation] = set()
+    waiting = [tensor.op for tensor in tf.nest.flatten(result) if isinstance(tensor, tf.Tensor)]
+    while waiting:
+        operation = waiting.pop()
+        if operation not in needed:
+            needed.add(operation)
+            waiting += [*(tensor.op for tensor in operation.inputs), *operation.control_inputs]
+    return needed
+
+
 def model_variables(builds: Builds) -> Iterator[Breach]:
     """Yield untrained variables that a predicting tower needs but that are not in MODEL_VARIABLES."""
     for record in builds.predict_alone.variables:
@@ -314,5 +383,5 @@ def _tensor_in_name(record: VariableRecord, build: Build) -> str | None:
     return None
 
 
-ALL = (enclosing_scope, scope_twice, names, second_tower, reuse, trainable_collection, model_variables, tower_word,
-       grows, mode, fails)
+ALL = (enclosing_scope, scope_twice, names, second_tower, reuse, trainable_collection, model_variables, returned_cost,
+       hidden_randomness, tower_word, grows, mode, fails)

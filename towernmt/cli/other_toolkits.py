@@ -48,6 +48,8 @@ _TRAIN = {
     "batch-type normalization": "write --set data.batch_type=NAME",
     "max-length max-seq-len max-source-positions max-target-positions src-seq-length max-sentence-length "
     "maximum-features-length": "write --set data.max_length=N",
+    "bucket-width": "write --set data.bucket_width=N",
+    "no-bucketing": "write --set data.bucket_width=0",
     "update-freq update-interval update-cycle optimizer-delay accum-count accumulate effective-batch-size "
     "gradient-accumulation": "write --set train.update_cycle=N",
     "max-update max-updates train-steps max-steps max-step after-batches steps": "write --set train.steps=N",
@@ -71,6 +73,8 @@ _TRAIN = {
     "word-vec-size num-units": "write --set model.hidden_size=N",
     "heads num-heads transformer-heads transformer-attention-heads encoder-attention-heads":
         "write --set model.heads=N",
+    "transformer-preprocess": "write --set model.preprocess=STEPS",
+    "transformer-postprocess": "write --set model.postprocess=STEPS",
     "transformer-ff transformer-dim-ffn transformer-feed-forward-num-hidden encoder-ffn-embed-dim ffn-inner-dim":
         "write --set model.filter_size=N",
     "tied-embeddings tied-embeddings-all share-all-embeddings share-decoder-embeddings weight-tying-type "
@@ -101,6 +105,7 @@ _PREPARE_COMMAND = {
     "bpe vocab-type model-type tokenizer": "write --vocab-kind NAME",
     "max-seq-len max-sentence-length src-seq-length": "write --max-length N",
     "num-samples-per-shard shard-size": "write --shard-pairs N",
+    "bucket-width no-bucketing": "leave it out: the buckets are those of `towernmt train --set data.bucket_width=N`",
     "max-processes threads num-threads processes": "write --workers N"}
 
 _MODELS = {

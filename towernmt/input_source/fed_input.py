@@ -11,6 +11,7 @@ from towernmt.core.runs import Run, current_run, run_as
 from towernmt.core.tensors import Operation, Session, Tensor, TensorSpec
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.input_source.dataflow_batches import DatapointSource
+from towernmt.input_source.feed_values import feed_dict
 from towernmt.input_source.input_callback import InputCallback
 from towernmt.input_source.queue_input import GeneralQueueInput, ReadableBatches, global_shape
 
@@ -94,5 +95,9 @@ class FedInput(GeneralQueueInput):
             raise StopTraining("the data has ended") from None
 
     def feed(self, *arrays: Any) -> dict[Tensor, Any]:
-        """Return the `feed_dict` of the train step, from one global array for each input of the towers, in order."""
-        return dict(zip(self._global, arrays, strict=True))
+        """Return the `feed_dict` of the train step, from one global array for each input of the towers, in order.
+
+        Raises:
+            FeederError: an array is missing, or does not fit its input. `Session.run` would silently truncate numbers.
+        """
+        return feed_dict(self._global, list(arrays), [spec.name for spec in self._signature])

@@ -16,7 +16,7 @@ __getattr__, __dir__, __all__ = lazy_exports(__name__, {
     "layers.embeddings": ["look_up", "shared_table"],
     "layers.multi_head": ["attend", "merge_heads", "split_heads"],
     "layers.projections": ["Projection", "linear_layer"],
-    "layers.randomness": ["start_clock"],
+    "layers.randomness": ["dropout", "start_clock"],
     "losses": ["LossBatch"],
     "model_settings": [
         "ConvS2SSettings", "RNNSearchSettings", "Seq2SeqSettings", "TransformerSettings", "with_guided_heads"],

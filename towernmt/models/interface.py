@@ -331,7 +331,7 @@ class NMTModel(ModelDesc):
         if loss.dtype != tf.float32 or loss.shape.rank not in (0, None):
             raise TowerRuleError(f"{type(self).__name__}.loss returned {loss.dtype.name} {loss.shape}; it must return "
                                  "float32 []: the sum of the losses of all target tokens.")
-        return loss
+        return tf.ensure_shape(loss, []) if loss.shape.rank is None else loss
 
 
 def shift_right(target: Tensor) -> Tensor:

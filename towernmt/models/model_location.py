@@ -164,6 +164,9 @@ def find_location(name: str, kind: LocatedKind = MODEL_CLASS) -> ModelLocation:
         if not Path(origin).is_file():
             raise SettingsError(f"{beginning}the file {origin} does not exist: name a Python file and its {kind.noun}, "
                                 f"{example}.")
+        if "." in Path(origin).stem:
+            raise SettingsError(f"{beginning}{origin} cannot be imported, because the name of a Python module has no "
+                                f"dots: rename the file, for example to {Path(origin).stem.replace('.', '_')}.py.")
         return location_of_file(Path(origin), attribute)
     file = _file_of_module(origin)
     if file is None:
@@ -203,14 +206,15 @@ def load_attribute(location: ModelLocation) -> Any:
 def name_of_class(kind: type) -> str:
     """Return the name with which `find_location` finds a class, or `NAME of MODULE` if it cannot be found.
 
-    A class cannot be found if a function or a notebook created it, or if importing its file would run a program.
+    A class cannot be found if a function or a notebook created it, if importing its file would run a program, or if the
+    name of the file has further dots.
     """
     module = sys.modules.get(kind.__module__)
     file = Path(getattr(module, "__file__", None) or "")
     value: Any = module
     for name in kind.__qualname__.split("."):
         value = getattr(value, name, None)
-    if value is not kind or file.suffix != ".py" or (kind.__module__ == "__main__" and _runs(file)):
+    if value is not kind or file.suffix != ".py" or "." in file.stem or (kind.__module__ == "__main__" and _runs(file)):
         return f"{kind.__qualname__} of {kind.__module__}"
     return location_of_file(file, kind.__qualname__).spelled
 

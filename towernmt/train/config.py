@@ -11,7 +11,7 @@ from tensorpack.input_source import InputSource
 from tensorpack.train.config import TrainConfig as TensorpackTrainConfig
 from tensorpack.utils import logger
 
-from towernmt.callbacks.hooks import refuse_tensorpacks_hooks
+from towernmt.callbacks.hooks import refuse_unusable_callbacks
 from towernmt.callbacks.progress import Progress
 from towernmt.callbacks.saver import CheckpointSaver
 from towernmt.checkpoint.checkpoint_files import step_of
@@ -60,7 +60,7 @@ class TrainConfig(TensorpackTrainConfig):
             raise SettingsError(f"TrainConfig(data=...) got a {type(data).__name__}, which is not an InputSource: pass "
                                 "GeneralQueueInput(batches), which also accepts a tensorpack DataFlow.")
         callbacks = list(callbacks)
-        refuse_tensorpacks_hooks(callbacks)
+        refuse_unusable_callbacks(callbacks)
         if steps_per_epoch is None:
             steps_per_epoch = _steps_per_epoch(data, update_cycle, exact=max_epoch < NO_LIMIT)
         summaries = MergedSummaries(summary_steps, tf1.GraphKeys.SUMMARIES)

@@ -16,16 +16,16 @@ from tensorpack.train.tower import SingleCostTrainer
 from tensorpack.utils import logger
 from tensorpack.utils.argtools import memoized
 
-from towernmt.callbacks.hooks import refuse_tensorpacks_hooks
+from towernmt.callbacks.hooks import refuse_unusable_callbacks
 from towernmt.callbacks.run_hooks import session_for
 from towernmt.callbacks.stateful import find_callbacks
 from towernmt.check.tower_check import TowerWatch
-from towernmt.core.errors import SettingsError
+from towernmt.core.errors import SettingsError, TowerRuleError
 from towernmt.core.graph_state import TOKENS, graph_state, shares_batch, total_of_step
 from towernmt.core.runs import Run, belong_to
 from towernmt.core.session import ResumableLoop, SessionCreator, add_threads, waiting_operations
 from towernmt.core.standard_streams import without_noise
-from towernmt.core.tensors import Operation, Optimizer, Session, Tensor
+from towernmt.core.tensors import Operation, Optimizer, Session, Tensor, TensorSpec
 from towernmt.core.terminal_log import configure_terminal_log, install_record_filter
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.core.world import Decision, current_world
@@ -145,6 +145,13 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         """Number of batches that were skipped because they ran out of memory."""
         return self._skipping.skipped
 
+    def _setup_input(self, input_signature: list[TensorSpec], input: Any) -> list[Any]:
+        if input.setup_done():
+            raise SettingsError(f"The {type(input).__name__} was already used by another trainer: make a new one for "
+                                "each training.")
+        callbacks: list[Any] = super()._setup_input(input_signature, input)
+        return callbacks
+
     def _setup_graph(self, input: Any, get_cost_fn: Callable[..., Any], get_opt_fn: Callable[[], Optimizer]
                      ) -> list[Any]:
         self._input = input
@@ -212,6 +219,10 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         self.weights_changed()
 
     def _trained(self, towers: list[GradsAndVars]) -> list[GradsAndVars]:
+        if not towers[0]:
+            raise TowerRuleError("The cost has no gradient for any trainable variable: compute it from the variables "
+                                 "by differentiable operations. tf.stop_gradient, tf.argmax, casts to integers and "
+                                 "functions in Python (tf.numpy_function) have no gradient.")
         names = {variable.name for _, variable in self.trained.choose(towers[0])}
         return [[(gradient, variable) for gradient, variable in tower if variable.name in names] for tower in towers]
 
@@ -259,7 +270,7 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         if self.update_cycle > 1:
             self._stage_in_cycles()
         self._warn_of_custom_step()
-        refuse_tensorpacks_hooks(callbacks)
+        refuse_unusable_callbacks(callbacks)
         super().setup_callbacks(callbacks, monitors)
         for counter in find_callbacks(self, MaintainStepCounter):
             counter._fetches = tf1.train.SessionRunArgs(graph_state().count_step)   # the update may depend on it
@@ -389,7 +400,7 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
             while self._cycle is not None and self._collected < self.update_cycle - 1:
                 position = self._collect(self._cycle.collect_op(self._collected))
                 self._collected += 1
-            self.train_batch(self._make_update)
+            self._train_batch(self._make_update)
         except (tf.errors.OutOfRangeError, StopTraining, StopIteration) as end:     # the normal ends of the data
             exhausted = True
             if isinstance(self._input, GeneralQueueInput):
@@ -404,6 +415,26 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
                 self.in_update = False
             reason = "the data has ended" if isinstance(end, tf.errors.OutOfRangeError) else str(end)
             raise StopTraining(reason or "a callback ended training") from None
+
+    def _train_batch(self, run: Callable[..., None]) -> None:
+        """Call `train_batch`, which must call `run` once in an update cycle.
+
+        Raises:
+            SettingsError: it did not, so the sums of the cycle would have a batch twice, or one of an earlier update.
+        """
+        calls = 0
+
+        def run_and_count(feed_dict: Any = None) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 1 or self._cycle is None:
+                run(feed_dict)
+
+        self.train_batch(run_and_count)
+        if self._cycle is not None and calls != 1:
+            raise SettingsError(f"{type(self).__name__}.train_batch called run {calls} times for a batch, but each "
+                                f"batch of train.update_cycle={self.update_cycle} needs one call: call run once. To "
+                                "leave out a batch, take the next one instead.")
 
     def _make_update(self, feed_dict: Any = None) -> None:
         try:
@@ -423,5 +454,5 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
             else:
                 session.run(op, feed_dict)
 
-        self.train_batch(collect)
+        self._train_batch(collect)
         return position

@@ -10,7 +10,8 @@ from tensorpack.tfutils.tower import TrainTowerContext
 from tensorpack.utils import logger
 from tensorpack.utils.naming import MOVING_SUMMARY_OPS_KEY
 
-from towernmt.core.errors import SettingsError
+from towernmt.check.tower_rules import why_no_cost
+from towernmt.core.errors import SettingsError, TowerRuleError
 from towernmt.core.gpus import with_gpu_numbers
 from towernmt.core.machine import processors
 from towernmt.core.session import missing_gpu, use_gpus, use_no_gpu
@@ -128,12 +129,15 @@ def share_of_cost(cost_fn: Callable[..., Any], towers: int) -> Callable[..., Any
     Dividing the summed gradients instead would take another pass over all of them.
 
     Args:
-        cost_fn: tensorpack's `get_cost_fn`, which makes the cost of a tower from its inputs.
+        cost_fn: tensorpack's `get_cost_fn`, which makes the cost of a tower from its inputs. The returned function
+            raises TowerRuleError if the result is not a cost.
         towers: the number of towers in the world.
     """
     def share(*inputs: Tensor) -> Any:
         cost = cost_fn(*inputs)
-        return cost / towers if isinstance(cost, tf.Tensor) and towers > 1 else cost
+        if problem := why_no_cost(cost):
+            raise TowerRuleError(f"The tower function breaks a rule: [cost] it returns {problem}.")
+        return cost / towers if towers > 1 else cost
 
     return share
 

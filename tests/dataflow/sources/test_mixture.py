@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.sources.mixture import Ingredient, Mixture
+from towernmt.dataflow.sources.source import Pair, Source
 
 
 @pytest.fixture
@@ -169,6 +171,33 @@ def test_the_weights_of_a_temperature_hold_until_the_epoch_ends(mixture) -> None
     mixed.ingredients[1].source.pairs *= 50  # grows, and is counted again in the next epoch only
     assert mixed.reader(cursor).take(40) == expected
     assert mixed.begin(1)["sources"][1]["weight"] == 500 / 600
+
+
+class ChangingCursor(Source):
+    """Ten pairs, whose cursor is always the same list."""
+
+    name = "changing"
+
+    def begin(self) -> list[int]:
+        return [0]
+
+    def read(self, cursor: list[int]) -> Iterator[tuple[list[int], Pair]]:
+        while cursor[0] < 10:
+            cursor[0] += 1
+            yield cursor, Pair(str(cursor[0]), "")
+
+    def count(self) -> int:
+        return 10
+
+
+def test_a_source_may_change_its_cursor_in_place() -> None:
+    mixed = Mixture([Ingredient(ChangingCursor())], report=print)
+    reader = mixed.reader(mixed.begin())
+    cursors = [reader.cursor()]
+    while reader.take(3):
+        cursors.append(reader.cursor())
+    assert [[pair.source for pair in mixed.reader(cursor).take(2)] for cursor in cursors] == [
+        ["1", "2"], ["4", "5"], ["7", "8"], ["10"], []]
 
 
 def test_pairs_added_during_an_epoch_are_read_in_the_next(mixture) -> None:

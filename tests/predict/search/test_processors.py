@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from tests.predict.search.toy_model import EOS, ToyModel, plain_beam_search, searcher
+from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.predict.search.decoding_interfaces import Candidates, LogitsProcessor, TokenFilter
+from towernmt.predict.search.decoding_tower import decoding_for
 from towernmt.predict.search.distribution import NEG_INF, Distribution
 from towernmt.predict.search.processors import ForbiddenTokens, MinimumLength, Temperature
 from towernmt.predict.search.search_settings import SearchSettings
@@ -163,3 +165,9 @@ def test_a_search_in_which_nothing_may_come_gives_no_translation() -> None:
         search = searcher(ToyModel(vocabulary=6, seed=0), SearchSettings(beam_size=beam, max_length_constant=1),
                           [ForbiddenTokens(range(6))])
         assert search([[3, EOS]]) == [[(NEG_INF, [])]]
+
+
+@pytest.mark.parametrize("rule", [NotAgain, lambda logits, context: logits])
+def test_a_rule_that_is_not_a_processor_is_refused(rule: Any) -> None:
+    with pytest.raises(SettingsError, match="pass instances of classes derived from LogitsProcessor"):
+        decoding_for(SearchSettings(), [rule])

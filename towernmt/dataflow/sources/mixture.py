@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -289,8 +290,8 @@ class MixtureReader:
         """Return the cursor after the pairs that were taken."""
         if self._ahead is not None:
             return self._ahead[0]
-        return {"epoch": self._epoch, "draw": self._draw, "over": self._over,
-                "sources": [dict(state) for state in self._states]}
+        # A custom source may change its cursor in place while it reads on.
+        return {"epoch": self._epoch, "draw": self._draw, "over": self._over, "sources": deepcopy(self._states)}
 
     def statistics(self) -> list[SourceStatistics]:
         """Return the counts of each source since the beginning of the epoch."""
@@ -326,7 +327,7 @@ class MixtureReader:
         try:
             iterator = self._iterators[index]
             if iterator is None:
-                iterator = self._iterators[index] = source.read(self._states[index]["cursor"])
+                iterator = self._iterators[index] = source.read(deepcopy(self._states[index]["cursor"]))
             return next(iterator, None)
         except (TowerNMTError, MemoryError):
             raise

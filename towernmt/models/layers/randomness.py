@@ -15,6 +15,7 @@ from typing import Any
 
 from tensorpack.tfutils.tower import get_current_tower_context
 
+from towernmt.core.errors import TowerRuleError
 from towernmt.core.graph_state import Clock, configure_graph, graph_state
 from towernmt.core.tensors import DType, Tensor
 from towernmt.core.tf_compat import tf, tf1
@@ -68,7 +69,7 @@ def start_clock(batch_tensor: Tensor) -> None:
     and after the batch has arrived. A step that fails at the end of the data does not advance it.
 
     Args:
-        batch_tensor: any tensor that depends on the batch.
+        batch_tensor: any tensor that depends on the batch, such as an input of the tower.
     """
     state = graph_state()
     if state.clock is not None:
@@ -170,8 +171,9 @@ def _random_bits16(shape: Tensor, name: str) -> Tensor:
     """
     clock = graph_state().clock
     if clock is None:
-        raise RuntimeError("Random values of a tower need start_clock() earlier in the tower; NMTModel.build_graph "
-                           "calls it.")
+        raise TowerRuleError("Dropout and other random values of a tower need a clock: begin build_graph with "
+                             "start_clock(TENSOR) of towernmt.models, where TENSOR is an input, or call the parent's "
+                             "build_graph.")
     tower = getattr(get_current_tower_context(), "index", 0)
     location = f"{tf1.get_variable_scope().name}/{name}/{tower}/{graph_seed()}"
     size = tf.reduce_prod(shape)

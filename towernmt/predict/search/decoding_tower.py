@@ -89,7 +89,12 @@ def decoding_for(settings: SearchSettings, processors: Sequence[LogitsProcessor]
 
     Raises:
         DataError: the file of a shortlist is missing or damaged.
+        SettingsError: one of `processors` is not a `LogitsProcessor`.
     """
+    for processor in processors:
+        if not isinstance(processor, LogitsProcessor):
+            raise SettingsError(f"processors contains {processor!r}: pass instances of classes derived from "
+                                "LogitsProcessor (towernmt.predict).")
     shortlist = None
     if settings.shortlist:
         shortlist = Shortlist.from_file(settings.shortlist, settings.shortlist_size, settings.shortlist_frequent)
