@@ -393,6 +393,9 @@ def test_a_word_without_any_place_to_cut_is_cut_between_tokens() -> None:
     cuts = cuts_of(chinese, Characters().encode(chinese), Characters(), 5)
     assert ["".join(map(chr, cut.ids)) for cut in cuts] == ["你好。", "我很好，", "谢谢你。"]
     assert [cut.text for cut in cuts] == ["你好。", "我很好，", "谢谢你。"]
+    quoted = "「好。」走！？来。"
+    cuts = cuts_of(quoted, Characters().encode(quoted), Characters(), 5)
+    assert [cut.text for cut in cuts] == ["「好。」", "走！？来。"]
 
 
 def test_a_long_line_is_translated_in_pieces_rejoined_and_named_in_a_warning(

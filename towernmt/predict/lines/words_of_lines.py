@@ -21,10 +21,13 @@ Armenian."""
 _SURE_ENDS = "।॥។။"
 """Marks of Indian scripts, Khmer and Burmese that always end a sentence."""
 _ENDS = _ENDS_WITH_SPACE + _SURE_ENDS
+_CLOSING = "”’」』）】》〉〕｝"
+"""Quotes and brackets that belong to the Chinese or Japanese sentence before them."""
 
 # Patterns of positions to divide a line at, best first.
 _CUTS = [
-    re.compile(rf"(?<=[{_ENDS}])\s+|(?<=[{_ENDS}][\"'»”’)\]])\s+|(?<=[。！？])"),
+    re.compile(rf"(?<=[{_ENDS}])\s+|(?<=[{_ENDS}][\"'»”’)\]])\s+"
+               rf"|(?<=[。！？])(?![。！？…{_CLOSING}])|(?<=[。！？][{_CLOSING}])(?![{_CLOSING}])"),
     re.compile(r"(?<=[,;:–—،؛])\s+|(?<=[，、；：])"),
     re.compile(r"\s+"),
 ]
@@ -37,10 +40,14 @@ _FACTORED_CUTS = [
 ]
 
 
-_SENTENCE_END = re.compile(rf"(?<=[^\W\d_]{{2}})(?<![IVXL]{{2}})[{_ENDS_WITH_SPACE}]+[\"'“”‘’»«)\]]*\s+"
-                           rf"(?=[\"'„“‚‘»«(\[]*[^\W\d_a-zß-ÿ])|[。！？{_SURE_ENDS}](?=.)")
+_END_BEFORE_SPACE = (rf"(?<=[^\W\d_]{{2}})(?<![IVXL]{{2}})[{_ENDS_WITH_SPACE}]+[\"'“”‘’»«)\]]*\s+"
+                     rf"(?=[\"'„“‚‘»«(\[]*[^\W\d_a-zß-ÿ])")
+_END_WITHOUT_SPACE = rf"[。！？{_SURE_ENDS}][。！？…{_SURE_ENDS}]*+"
+_SENTENCE_END = re.compile(rf"{_END_BEFORE_SPACE}|{_END_WITHOUT_SPACE}(?![\"'{_CLOSING}])(?=.)")
 """The end of a sentence before another one. Marks that are used for abbreviations, too, follow a word of two letters or
-more that is not a Roman numeral."""
+more that is not a Roman numeral. After a quotation, as in `「行こう！」と言った`, the sentence may go on."""
+_POSSIBLE_END = re.compile(rf"{_END_BEFORE_SPACE}|{_END_WITHOUT_SPACE}[\"'{_CLOSING}]*+(?=.)")
+"""The same, and the end of a quotation before further text."""
 
 
 _WORD = re.compile(r"\S+")
@@ -67,7 +74,7 @@ class Cut(NamedTuple):
 def lacks_sentences(line: str, translation: str) -> bool:
     """Return whether a translation of several sentences has fewer sentences than the line."""
     ends = len(_SENTENCE_END.findall(line))
-    return ends > 0 and len(_SENTENCE_END.findall(translation)) < ends
+    return ends > 0 and len(_POSSIBLE_END.findall(translation)) < ends
 
 
 def cuts_of(text: str, ids: list[int], vocabulary: Vocabulary, limit: int, by_sentence: bool = False) -> list[Cut]:
