@@ -602,6 +602,11 @@ def test_the_time_to_find_marks_grows_with_the_length() -> None:
         assert long < 10 * short + 1, text
 
 
+def test_the_time_to_find_the_brackets_around_a_line_grows_with_its_length() -> None:
+    short, long = (processor_seconds(lambda line="(" + "ab " * n: LineMarks(line).spans) for n in (4_000, 16_000))
+    assert long < 10 * short + 1
+
+
 @pytest.mark.parametrize("unit", [". ", "! ", "… ", ".", "?! "])
 def test_the_time_for_a_row_of_signs_in_a_line_grows_with_its_length(unit: str) -> None:
     def work(count: int) -> Callable[[], object]:

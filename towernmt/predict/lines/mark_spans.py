@@ -38,7 +38,7 @@ _BEGIN = re.compile(r"\s*(?:(?:[-*+–—•‣◦▪·]|>{1,9}|#{1,6}|//|\||[-*
                     r"|\((?=[ivx]{2,4}\))[ivx]{2,4}\)|\d{1,3}(?:\.\d{1,3}){2,4}\.?(?=\s+[^\W\d_a-zß-ÿ]))"
                     r"\s+(?:\[[ xX]?\]\s+)?)+(?=\S)")
 _END = re.compile(r"(?<=\S)\s+(?:[-*=~#|]{3,80}|\||-->|\*/)\s*$")
-_BRACKETS = re.compile(r"(?P<open>[(\[])[^()\[\]]*[^\W\d_][^()\[\]]*(?P<close>[)\]])(?=[.!?…]*$)")
+_BRACKETS = re.compile(r"(?P<open>[(\[])(?=[^()\[\]]*[^\W\d_])[^()\[\]]*+(?P<close>[)\]])(?=[.!?…]*$)")
 FILL_IN = r"(?<=[^.!?…\s] )\[[^\W\d_a-zß-ÿ][\w-]{1,30}\](?![\w(])"
 """Regular expression of a word in square brackets that stays: it has a capital and is inside a sentence: `[Name]`."""
 _SQUARE_BRACKETS = re.compile(rf"(?!{FILL_IN})(?<!\w)\[(?=[^\W\d_])[^\[\]\n]{{1,60}}\](?![\w(])")
