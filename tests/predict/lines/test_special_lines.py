@@ -254,7 +254,9 @@ PROTECTED = [      # a line, and its translation by a model that damages spans
     ("error 40512 here", "ERROR 40512 HERE"),
     ("I love you ❤️.", "I LOVE YOU ❤️."),
     ("❤️ I love you 👍🏽", "❤️ I LOVE YOU 👍🏽"),
-    ("see https://x.de and https://x.de", "SEE https://x.de AND https://x.de")]
+    ("see https://x.de and https://x.de", "SEE https://x.de AND https://x.de"),
+    ("the [A1] device", "THE [A1] DEVICE"), ("run __init__.py now", "RUN __init__.py NOW"),
+    ("run C:\\Program Files\\NVIDIA\\a now", "RUN C:\\Program Files\\NVIDIA\\a NOW")]
 
 
 @pytest.mark.parametrize(("line", "expected"), PROTECTED)
@@ -471,6 +473,14 @@ def test_numbers_are_compared_by_their_first_digits() -> None:
     assert number_spans.are_similar(long, long[:-1] + "0") and not number_spans.are_similar("1" * 10_000, "2" * 10_000)
 
 
+@pytest.mark.parametrize("line", [
+    "take 5 **mg** now", "the [A1] device", "on <A4 paper> here", "the <Your **Name**> is", "pay €*5* here",
+    "{room 12a} is"])
+def test_the_parts_of_a_line_are_the_line(line: str) -> None:
+    segment = LineSpans(line, Protection(True, (r"\d+\s*mg",))).segment
+    assert "".join(getattr(part, "text", part) for part in segment) == line
+
+
 def test_a_raised_digit_of_a_unit_belongs_to_its_number() -> None:
     segment = LineSpans("we have 350 m\u00b2 and 5\u2605", EVERYTHING).segment
     assert [getattr(part, "text", part) for part in segment] == [
@@ -584,7 +594,8 @@ def test_square_brackets_around_ordinary_words_are_marks(line: str, inner: str) 
 @pytest.mark.parametrize("line", [
     "5 * 3 * 2 is", "Lehrer*innen and Schüler_innen", "snake_case_name is", "a [ b ] c", "x < y > z", "am 3. Mai so",
     "the - is -", "f(x) is", "a|b is", "C:\\Neu is",
-    "see [12] or [ ]", "the [Name] is", "f[x] is"])
+    "see [12] or [ ]", "the [Name] is", "f[x] is", "run __init__.py", "src/__tests__/a.js is", "the {__name__} is",
+    "C:\\WINDOWS\\NOTEPAD.EXE is"])
 def test_signs_of_other_uses_are_not_marks(line: str) -> None:
     assert LineMarks(line).spans == []
 

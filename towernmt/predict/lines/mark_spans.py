@@ -5,16 +5,21 @@ r"""Find the marks of a line that the model should not see: of Markdown, HTML, f
 - Single marks are tags without a partner (`<br/>`), the codes of subtitles (`{\i1}`, `\N`), entities such as `&nbsp;`,
   and the signs between the cells of a table.
 - Marks at the edges are those of lists, quotations and headings (`- `, `a) `, `> `, `## `), and lines such as `---`.
+
+The signs inside an address, a placeholder or a word of a program are neither emphasis nor line breaks of subtitles:
+`__init__.py`, `{__name__}`, `C:\WINDOWS\NOTEPAD.EXE`.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
-from towernmt.documents.shields import Attached
+from towernmt.documents.shields import Attached, addresses_in, codes_in, placeholders_in
 
 _SIGN_OF_MARK = re.compile(r"[*_~\[<{&\\|»«‚‹›]|``|[-=#]{3}|^\s*(?:[-+#>–—•‣◦▪·/(]|\d+\.\d+\.\d|[A-Za-z]\))")
 """Each mark has one of these signs."""
@@ -63,6 +68,24 @@ class MarkSpan(NamedTuple):
     mark: Attached
 
 
+class _Containers:
+    """Ranges of a text that may contain others.
+
+    Args:
+        spans: start and end of each; they may overlap.
+    """
+
+    def __init__(self, spans: Iterable[tuple[int, int]]) -> None:
+        in_order = sorted(spans)
+        self._starts = [start for start, _ in in_order]
+        self._last_ends = list(accumulate((end for _, end in in_order), max))
+
+    def contain(self, start: int, end: int) -> bool:
+        """Return whether one of the ranges contains another range."""
+        index = bisect_right(self._starts, start) - 1
+        return index >= 0 and self._last_ends[index] >= end
+
+
 class LineMarks:
     """The marks of a line.
 
@@ -102,7 +125,8 @@ class LineMarks:
                 if self._occupy((start, end)):
                     self._add(kind, key + 1, start, end)
         for match in _SINGLE.finditer(text):
-            if self._occupy(match.span()):
+            is_in_path = match[0][0] == "\\" and self._literal_texts.contain(*match.span())
+            if not is_in_path and self._occupy(match.span()):
                 self._add("single", key, *match.span())
         self.spans.sort(key=lambda span: span.start)
 
@@ -125,6 +149,11 @@ class LineMarks:
         count = sum(translation.count(mark) != self._text.count(mark) for mark in inner)
         edges = bool(self.begin) and not _starts_with(translation, self.begin)
         return count + edges + bool(self.end and not translation.rstrip().endswith(self.end))
+
+    @cached_property
+    def _literal_texts(self) -> _Containers:
+        """The addresses, placeholders and words of programs."""
+        return _Containers(span for finder in (addresses_in, placeholders_in, codes_in) for span in finder(self._text))
 
     def _is_free(self, span: tuple[int, int]) -> bool:
         index = bisect_left(self._occupied_spans, span)
@@ -181,7 +210,8 @@ class LineMarks:
             start, end = waiting_spans.pop()
             for match in _EMPHASIS.finditer(self._text, start, end):
                 size = len(match[match.lastgroup or 0])
-                yield [(match.start(), match.start() + size), (match.end() - size, match.end())]
+                if not self._literal_texts.contain(*match.span()):
+                    yield [(match.start(), match.start() + size), (match.end() - size, match.end())]
                 waiting_spans.append((match.start() + size, match.end() - size))
 
 
