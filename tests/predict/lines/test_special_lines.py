@@ -643,7 +643,7 @@ def test_a_word_before_a_mark_is_in_capitals() -> None:
 @pytest.mark.parametrize(("line", "translation", "expected"), [
     ("so!!", "SO!", "SO!!"), ("was?!", "WHAT?", "WHAT?!"), ("so...", "SO.", "SO..."), ("so…", "SO", "SO..."),
     ("so…", "SO...", "SO..."), ('"so?!"', '"SO?"', '"SO?!"'), ("so!", "SO.", "SO."), ("so?", "SO", "SO"),
-    ("was?!", "QUOI ?", "QUOI ?!")])
+    ("was?!", "QUOI ?", "QUOI ?!"), ("« so ?!\u00a0»", "« SO ? »", "« SO ?! »"), ("so...\u200f", "SO.", "SO...")])
 def test_several_final_marks_are_those_of_the_line(line: str, translation: str, expected: str) -> None:
     model = Model(lambda text: translation)
     assert translate(model, [line]) == [expected]
@@ -896,6 +896,11 @@ def test_letters_that_the_vocabulary_lacks_are_read_without_accents_or_copied() 
     assert translate(confident_model, ["the device ïst"], vocabulary=Letters()) == ["gut"]
     assert translate(Model(lambda text: ("noise", -2.0)), ["the device ïst"], vocabulary=Letters()) == [
         "the device ïst"]
+
+
+def test_a_letter_in_decomposed_form_is_known_if_its_composed_form_is() -> None:
+    line = "\u1112\u1161\u11ab the"
+    assert translate(Model(lambda text: ("gut", -2.0)), [line], vocabulary=Letters(line[:3])) == ["gut"]
 
 
 def test_words_of_unknown_letters_are_kept() -> None:
