@@ -199,6 +199,17 @@ def test_final_marks_are_those_of_the_script_and_only_added_if_the_training_text
         assert len(plain.texts) == 1
 
 
+@pytest.mark.parametrize("mark", [".", "。", "؟", "।", "۔", "።", "։", "။", "។"])
+def test_the_final_mark_of_a_line_without_one_is_removed_in_each_script(mark: str) -> None:
+    model = Model(lambda text: (f"so{mark}", -0.1 if text.endswith(".") else -0.9))
+    assert translate(model, ["is it here"], source_text=MARKED) == ["so"]
+
+
+def test_a_line_of_invisible_characters_gets_no_final_mark() -> None:
+    requests = [LineRequest("\u200b \u200b", LineOptions(constraints=["so"]))]
+    assert translate(Model(lambda text: "so"), requests, source_text=MARKED) == ["so"]
+
+
 def test_a_line_in_capitals_with_a_typo_and_without_a_mark_gets_all_corrections() -> None:
     model = Model(lambda text: (text, -0.1 if text == "The device is." else -0.9))
     assert translate(model, ["TEH DEVICE IS"], source_text=SourceText(TRAINED.words, 1.0)) == ["THE DEVICE IS"]
