@@ -229,7 +229,9 @@ def test_a_japanese_line_is_divided_neither_between_its_marks_nor_before_a_closi
     ("我走。你来。", "I go.", True), ("Was? Wo?", "What?", True), ('"Ja!" Er ging.', "He went.", True),
     ("「行こう！」と彼は言った。", '"Let us go!" he said.', False), ("えっ！？行く。", "What!? I go.", False),
     ("走吧。。。你来。", "Let us go... You come.", False), ("走吧……。你来。", "Let us go.", True),
-    ('"Go!" He went.', "“走！”他走了。", False), ("What?! I go. You come.", "什么？！我走。", True)])
+    ('"Go!" He went.', "“走！”他走了。", False), ("What?! I go. You come.", "什么？！我走。", True),
+    ("Иванов и др. пришли.", "Ivanov and others came.", False), ("To jest np. żona.", "This is a wife.", False),
+    ("Он ушёл. Она пришла.", "He left.", True)])
 def test_a_translation_lacks_a_sentence(line: str, translation: str, lacks: bool) -> None:
     assert lacks_sentences(line, translation) == lacks
 

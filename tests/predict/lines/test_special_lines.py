@@ -595,7 +595,8 @@ def test_a_list_item_whose_translation_is_only_the_number_is_translated_without_
 
 @pytest.mark.parametrize(("line", "inner"), [
     ("the [device here] is", "device here"), ("[Music] the device", "Music"), ("it is. [Music]", "Music"),
-    ("it [is] so", "is"), ("it is [at Here's 5].", "at Here's 5")])
+    ("it [is] so", "is"), ("it is [at Here's 5].", "at Here's 5"),
+    ("он [врач] там", "врач"), ("هنا [شرح] هناك", "شرح")])
 def test_square_brackets_around_ordinary_words_are_marks(line: str, inner: str) -> None:
     marks = LineMarks(line)
     [(start, _, _), (end, _, _)] = marks.spans
@@ -606,7 +607,7 @@ def test_square_brackets_around_ordinary_words_are_marks(line: str, inner: str) 
     "5 * 3 * 2 is", "Lehrer*innen and Schüler_innen", "snake_case_name is", "a [ b ] c", "x < y > z", "am 3. Mai so",
     "the - is -", "f(x) is", "a|b is", "C:\\Neu is",
     "see [12] or [ ]", "the [Name] is", "f[x] is", "run __init__.py", "src/__tests__/a.js is", "the {__name__} is",
-    "C:\\WINDOWS\\NOTEPAD.EXE is"])
+    "вот [Имя] тут", "C:\\WINDOWS\\NOTEPAD.EXE is"])
 def test_signs_of_other_uses_are_not_marks(line: str) -> None:
     assert LineMarks(line).spans == []
 

@@ -17,6 +17,8 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 
+import regex  # type: ignore[import-untyped]
+
 from towernmt.documents.emoticons import emoticons_in
 from towernmt.documents.segments import Part, Segment
 from towernmt.documents.shields import Attached, PlainShielded, Protection
@@ -36,8 +38,8 @@ from towernmt.predict.lines.number_spans import (
     values_with_units,
 )
 
-_FILL_IN = re.compile(r"<[^\W\d_][\w -]{0,30}>|\{[^\W\d_][\w -]{0,30}\}|(?<![^\s(])_{2,40}(?!\w)|\[\d{1,3}\]"
-                      rf"|{FILL_IN}")
+_FILL_IN = regex.compile(r"<[^\W\d_][\w -]{0,30}>|\{[^\W\d_][\w -]{0,30}\}|(?<![^\s(])_{2,40}(?!\w)|\[\d{1,3}\]"
+                         rf"|{FILL_IN}")
 """A placeholder such as `<Name>`, unless it is a tag, a blank such as `___`, and the number of a note."""
 _BETWEEN_NUMBERS = re.compile(r",? (?:[-–] )?")
 

@@ -19,6 +19,8 @@ from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
+import regex  # type: ignore[import-untyped]
+
 from towernmt.documents.shields import Attached, addresses_in, codes_in, placeholders_in
 
 _SIGN_OF_MARK = re.compile(r"[*_~\[<{&\\|»«‚‹›]|``|[-=#]{3}|^\s*(?:[-+#>–—•‣◦▪·/(]|\d+\.\d+\.\d|[A-Za-z]\))")
@@ -39,14 +41,14 @@ _TAGS_OF_HTML = frozenset("a abbr b big blockquote br code del div em font h1 h2
                           "ol p pre q s small span strong sub sup table tbody td th thead tr tt u ul".split())
 _SINGLE = re.compile(r"\{\\[^{}\n]{1,100}\}|(?<![\w:]:)\\[Nh](?![a-z])|&(?!(?:amp|lt|gt);)(?:[A-Za-z]\w{1,30}|#\d{1,7}"
                      r"|#[xX][0-9a-fA-F]{1,6});|(?<=\s)\|(?=\s)")
-_BEGIN = re.compile(r"\s*(?:(?:[-*+–—•‣◦▪·]|>{1,9}|#{1,6}|//|\||[-*=~#]{3,80}|[A-Za-z]\)|\([A-Za-z]\)"
-                    r"|\((?=[ivx]{2,4}\))[ivx]{2,4}\)|\d{1,3}(?:\.\d{1,3}){2,4}\.?(?=\s+[^\W\d_a-zß-ÿ]))"
-                    r"\s+(?:\[[ xX]?\]\s+)?)+(?=\S)")
+_BEGIN = regex.compile(r"\s*(?:(?:[-*+–—•‣◦▪·]|>{1,9}|#{1,6}|//|\||[-*=~#]{3,80}|[A-Za-z]\)|\([A-Za-z]\)"
+                       r"|\((?=[ivx]{2,4}\))[ivx]{2,4}\)|\d{1,3}(?:\.\d{1,3}){2,4}\.?(?=\s+(?!\p{Ll})[^\W\d_]))"
+                       r"\s+(?:\[[ xX]?\]\s+)?)+(?=\S)")
 _END = re.compile(r"(?<=\S)\s+(?:[-*=~#|]{3,80}|\||-->|\*/)\s*$")
 _BRACKETS = re.compile(r"(?P<open>[(\[])(?=[^()\[\]]*[^\W\d_])[^()\[\]]*+(?P<close>[)\]])(?=[.!?…]*$)")
-FILL_IN = r"(?<=[^.!?…\s] )\[[^\W\d_a-zß-ÿ][\w-]{1,30}\](?![\w(])"
+FILL_IN = r"(?<=[^.!?…\s] )\[\p{Lu}[\w-]{1,30}\](?![\w(])"
 """Regular expression of a word in square brackets that stays: it has a capital and is inside a sentence: `[Name]`."""
-_SQUARE_BRACKETS = re.compile(rf"(?!{FILL_IN})(?<!\w)\[(?=[^\W\d_])[^\[\]\n]{{1,60}}\](?![\w(])")
+_SQUARE_BRACKETS = regex.compile(rf"(?!{FILL_IN})(?<!\w)\[(?=[^\W\d_])[^\[\]\n]{{1,60}}\](?![\w(])")
 _QUOTES = re.compile("|".join(
     rf"(?<!\w){opening}(?=\S)[^{opening}{closing}\n]{{1,300}}(?<=\S){closing}(?!\w)" for opening, closing in (
         ("»", "«"), ("«", "»"), ("‚", "‘"), ("‹", "›"), ("›", "‹"), ("``", "''"))))

@@ -9,6 +9,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
+import regex  # type: ignore[import-untyped]
 
 from towernmt.dataflow.text.clean_text import clean, one_line
 from towernmt.dataflow.text.pharaoh_alignments import Link
@@ -41,12 +42,12 @@ _FACTORED_CUTS = [
 
 
 _END_BEFORE_SPACE = (rf"(?<=[^\W\d_]{{2}})(?<![IVXL]{{2}})[{_ENDS_WITH_SPACE}]+[\"'“”‘’»«)\]]*\s+"
-                     rf"(?=[\"'„“‚‘»«(\[]*[^\W\d_a-zß-ÿ])")
+                     rf"(?=[\"'„“‚‘»«(\[]*(?!\p{{Ll}})[^\W\d_])")
 _END_WITHOUT_SPACE = rf"[。！？{_SURE_ENDS}][。！？…{_SURE_ENDS}]*+"
-_SENTENCE_END = re.compile(rf"{_END_BEFORE_SPACE}|{_END_WITHOUT_SPACE}(?![\"'{_CLOSING}])(?=.)")
+_SENTENCE_END = regex.compile(rf"{_END_BEFORE_SPACE}|{_END_WITHOUT_SPACE}(?![\"'{_CLOSING}])(?=.)")
 """The end of a sentence before another one. Marks that are used for abbreviations, too, follow a word of two letters or
 more that is not a Roman numeral. After a quotation, as in `「行こう！」と言った`, the sentence may go on."""
-_POSSIBLE_END = re.compile(rf"{_END_BEFORE_SPACE}|{_END_WITHOUT_SPACE}[\"'{_CLOSING}]*+(?=.)")
+_POSSIBLE_END = regex.compile(rf"{_END_BEFORE_SPACE}|{_END_WITHOUT_SPACE}[\"'{_CLOSING}]*+(?=.)")
 """The same, and the end of a quotation before further text."""
 
 
