@@ -375,6 +375,9 @@ def cut(text: str, limit: int) -> list[str]:
 def test_long_lines_are_cut_at_sentences_then_clauses_then_spaces_and_packed() -> None:
     assert cut("One two. Three four! Five.", 4) == ["One two. Three four!", "Five."]
     assert cut('He said: "Go." She went. 3.5 km.', 4) == ['He said: "Go."', "She went. 3.5 km."]
+    for quotes in ("„“", "»«", "‚‘", "«»"):
+        quoted = "Er rief: {}Geh.{} Sie ging weg.".format(*quotes)
+        assert cut(quoted, 4) == [quoted[:-14], "Sie ging weg."]
     assert cut("a b, c d e, f. g", 3) == ["a b,", "c d e,", "f.", "g"]
     assert cut("मैं हूँ। तुम हो।", 3) == ["मैं हूँ।", "तुम हो।"]
     assert cut("ماذا؟ نعم، هنا الآن", 2) == ["ماذا؟", "نعم،", "هنا الآن"]

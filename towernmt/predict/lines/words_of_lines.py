@@ -27,7 +27,7 @@ _CLOSING = "”’」』）】》〉〕｝"
 
 # Patterns of positions to divide a line at, best first.
 _CUTS = [
-    re.compile(rf"(?<=[{_ENDS}])\s+|(?<=[{_ENDS}][\"'»”’)\]])\s+"
+    re.compile(rf"(?<=[{_ENDS}])\s+|(?<=[{_ENDS}][\"'“”‘’»«)\]])\s+"
                rf"|(?<=[。！？])(?![。！？…{_CLOSING}])|(?<=[。！？][{_CLOSING}])(?![{_CLOSING}])"),
     re.compile(r"(?<=[,;:–—،؛])\s+|(?<=[，、；：])"),
     re.compile(r"\s+"),
@@ -35,7 +35,7 @@ _CUTS = [
 
 # Lines with factors are divided only at spaces, first after words that end with punctuation.
 _FACTORED_CUTS = [
-    re.compile(rf"""[{_ENDS}。！？]["'»”’)\]]?\|\S+\s+"""),
+    re.compile(rf"""[{_ENDS}。！？]["'“”‘’»«)\]]?\|\S+\s+"""),
     re.compile(r"[,;:–—،؛，、；：]\|\S+\s+"),
     re.compile(r"\s+"),
 ]
