@@ -43,7 +43,7 @@ _FACTORED_CUTS = [
 
 _END_BEFORE_SPACE = (rf"(?<=[^\W\d_]{{2}})(?<![IVXL]{{2}})[{_ENDS_WITH_SPACE}]+[\"'“”‘’»«)\]]*\s+"
                      rf"(?=[\"'„“‚‘»«(\[]*(?:\p{{Georgian}}|(?!\p{{Ll}})[^\W\d_]))")
-_END_WITHOUT_SPACE = rf"[。！？{_SURE_ENDS}][。！？…{_SURE_ENDS}]*+"
+_END_WITHOUT_SPACE = rf"(?<![。！？…{_SURE_ENDS}])…*+[。！？{_SURE_ENDS}][。！？…{_SURE_ENDS}]*+"
 _SENTENCE_END = regex.compile(rf"{_END_BEFORE_SPACE}|{_END_WITHOUT_SPACE}(?![\"'{_CLOSING}])(?=.)")
 """The end of a sentence before another one. Marks that are used for abbreviations, too, follow a word of two letters or
 more that is not a Roman numeral. The next sentence begins with a capital. In scripts that write none, such as Arabic or
