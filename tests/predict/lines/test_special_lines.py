@@ -765,6 +765,8 @@ def test_lines_of_programs_are_copied() -> None:
     lines = ["for (int i = 0; i < 10; i++) { print(i); }", "x = 5;", "}", "print(the);"]
     assert translate(Model(lambda text: "damaged"), lines) == lines
     assert translate(Model(str.upper), ["he is here (now);"]) == ["HE IS HERE (NOW);"]
+    tags = Model(lambda text: text.replace("device", "Gerät"))
+    assert translate(tags, ["the <b>device</b> is here;"], off=["casing"]) == ["the <b>Gerät</b> is here;"]
 
 
 def test_a_line_is_cleaned_before_its_words_are_looked_up() -> None:

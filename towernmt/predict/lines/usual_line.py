@@ -10,7 +10,7 @@ from towernmt.dataflow.text.letter_case import is_upper_case
 from towernmt.dataflow.text.modifiers import without_accents
 from towernmt.dataflow.text.word_segmentation import is_unspaced
 from towernmt.dataflow.vocabulary.source_text import has_final_mark
-from towernmt.documents.segments import Mark, Segment
+from towernmt.documents.segments import Mark, Segment, plain_text
 from towernmt.documents.shields import Protection
 from towernmt.predict.lines.capitals import (
     UsualForms,
@@ -92,7 +92,9 @@ class UsualLine:
             for protected_words in ((self._names(), self._unreadable_words(unknown)) if is_on else ((), ())))
         self.spans = LineSpans(self.text, Protection(is_on, tuple(options.protect), words, joined_words), is_on)
         self._texts = [part for part in self.spans.segment if isinstance(part, str)]
-        is_without_words = not any(map(str.isalpha, "".join(self._texts))) or _is_program_line(self.text)
+        # The tags of `a <b>word</b>;` do not make it a statement of a program.
+        is_without_words = not any(map(str.isalpha, "".join(self._texts))) or (
+            _is_program_line(plain_text(self.spans.segment)))
         self.is_copied = model.copies and is_without_words and self.may_be_copied
         self.case, self.is_corrected, self.is_shortened = "", False, False
         self.is_foreign = model.spelling.is_foreign(self._texts)
