@@ -10,6 +10,7 @@ r"""Find words and symbols in plain text that a translation must not change, and
 - Codes: bank accounts, keys and versions whose letters and digits alternate (`DE89 3704 0044 0532 0130 00`,
   `550e8400-e29b-41d4`, `0x1F4A`), addresses of devices (`fe80::1`), times as in `2024-05-17T10:30Z`, mathematics as in
   LaTeX (`$x^2$`), program text between backticks, and words of programs (`get_name()`, `MAX_VALUE`, `--help`, `x=5`).
+  A dash before a capital at the beginning of a sentence, as in `-I know.` and `--Bonjour`, introduces direct speech.
 - Symbols: emoji, emoticons, musical notes, arrows, bullets, trademarks. The model does not see them, because most
   vocabularies lack them and they do not influence the translation.
 - Words of the user: matches of regular expressions.
@@ -216,9 +217,9 @@ _CODES = regex.compile("|".join((
     r"(?<![\w.\\/&$-])(?=[A-Za-z_]{0,60}[A-Za-z0-9]_[A-Za-z0-9])(?!\w{1,60}[a-z]_in(?:nen)?(?!\w))"       # MAX_VALUE
     r"[A-Za-z_][A-Za-z0-9_]{3,60}(?![\w-])",
     rf"(?<![\w.\\/&$-])(?:{_WORD_OF_CODE}(?:\.|::|->)){{1,5}}[a-z]{{1,30}}[A-Z][A-Za-z0-9]{{0,40}}(?!\w)",       # a.b
-    r"(?<![\w-])--[A-Za-z][A-Za-z0-9]{1,30}(?:-[A-Za-z0-9]{1,30}){0,6}(?:=[^\s,;!?()]{1,80}(?<!\.))?"
+    r"(?<![\w-])--[a-z][A-Za-z0-9]{1,30}(?:-[A-Za-z0-9]{1,30}){0,6}(?:=[^\s,;!?()]{1,80}(?<!\.))?"
     r"(?![\w-])",                                                                                      # --help
-    r"(?<![^\s(\[])-[A-Za-z](?![\w-])",                                                               # -v
+    r"(?<![^\s(\[])-(?:[a-z]|(?<=[\w,] -|[(\[]-)[A-Z]|[A-Z](?=[\])]|$))(?![\w-])",                      # -v
     rf"(?<![^\s(\[])(?:{_WORD_OF_CODE}=(?=[^\s=]))(?:[\w.*/^+\u00b2\u00b3-]{{1,40}})(?<![.-])(?![\w(])",   # E=mc\u00b2
     r"(?<![\w$\\])\$(?=[^\s$])(?=[^$\n]{0,100}[\\^_={}])[^$\n]{1,100}(?<![\s\\])\$(?![\w$])",        # $x^2$
     r"(?<![\w`])`(?=[^\s`])[^`\n]{1,100}(?<!\s)`(?![\w`])")))                                        # `ls`
