@@ -42,8 +42,8 @@ _NEGATIVE = re.compile(r"[-−–] ?(?:[€$£¥₹][ \u00a0]?)?$")
 _BEFORE = 5
 """Maximum number of characters before a number that these two expressions read."""
 _NAME = re.compile(r"(?<![\w-])(?=[A-Za-z]*\d)(?:[A-Za-z]{0,4}[A-Z][A-Za-z]?\d{1,4}[A-Za-z]{0,3}|\d{1,4}[A-Z]{1,3}"
-                   r"|\d{1,4}[a-fi-kn-rt-uyz])(?![\w-]|[.,]\d)")
-"""Letters with a digit. `1st`, `90s`, `3x` and `8h` are spelled out."""
+                   r"|\d{1,4}[a-dfi-knp-rt-uyz])(?![\w-]|[.,]\d)")
+"""Letters with a digit. `1st`, `90s`, `3x`, `8h`, and ordinal numbers such as `19e` and `5o` are spelled out."""
 _OPERAND = r"(?:[-−]?\d[\d.,]*(?<=\d)[\u00b2\u00b3\u00b9\u2070-\u2079]*|[A-Za-z](?!\w)[\u00b2\u00b3]?)"
 _EQUATION = re.compile(rf"(?<![\w.,]){_OPERAND}(?: ?[-−+*<>=≤≥≠≈×÷·^] ?{_OPERAND})+(?!\w)"
                        r"|(?<!\w)(?:\d+ ?)?[¼-¾⅐-⅞](?!\w)")
