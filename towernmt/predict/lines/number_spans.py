@@ -23,13 +23,15 @@ _SEPARATOR = r"(?:[.,:/'’\u066b\u066c–-]|(?: ?× ?| ?x (?=\d)|x)(?=\d))"
 _DIGITS = rf"{_PHONE}|{_ANGLE}|{_GROUPED}|\d+(?:{_SEPARATOR}\d+)*(?:[eE][+-]?\d+)?"
 _CURRENCIES = "EUR USD GBP CHF JPY CNY CAD AUD SEK NOK DKK PLN CZK HUF INR BRL".split()
 _UNITS = ("% ‰ °C °F ° € $ £ ¥ ₹ km/h m/s km² m² cm² km cm mm µm nm m kg mg g ml cl l kB KB MB GB "
-          "TB Mbit/s Hz kHz MHz GHz kWh kW MW W mA V px dpi ms x").split() + _CURRENCIES
-_UNIT = "|".join(map(re.escape, sorted(_UNITS, key=len, reverse=True))).replace("%", r"%(?!\()")    # not of %(name)s
+          "TB Mbit/s Hz kHz MHz GHz kWh kW MW px dpi ms x").split()
+_UNIT = "|".join([*map(re.escape, sorted(_UNITS, key=len, reverse=True)),
+                  f"(?-i:{'|'.join([*_CURRENCIES, 'W', 'V', 'mA'])})"]).replace("%", r"%(?!\()")    # not of %(name)s
+"""Units in any case, and those that are other words in lower case: `5 w domu`, `5 v Praze`, `5 ma non`, `5 Sek.`"""
 _CURRENCY = rf"[€$£¥₹][ \u00a0]?|(?<!\w)(?-i:{'|'.join(_CURRENCIES)})[ \u00a0]"
 _SIGN = r"(?<![^\s(\[\"'„“»])[-−]"
 _NUMBER = re.compile(rf"(?:{_SIGN})?(?P<before>{_CURRENCY})?(?<![\w.,])(?:[vV](?=\d+(?:\.\d+)+(?!\.?\w)))?"
-                     rf"(?P<digits>{_DIGITS})(?P<unit>[ \u00a0\u202f]?(?:{_UNIT}))?(?![\w%])(?!\s?[ap]\.?m\b)",
-                     re.IGNORECASE)
+                     rf"(?P<digits>{_DIGITS})(?P<unit>[ \u00a0\u202f]?(?:{_UNIT})(?!['’]\w))?"      # not of `l'an`
+                     r"(?![\w%])(?!\s?[ap]\.?m\b)", re.IGNORECASE)
 _SMALL_NUMBER = re.compile(r"(?<![\w.,:/–-])\d{1,2}(?:[/–-]\d{1,2})?(?![\w%]|[.,:/–-]\d)")
 _SHORT_RANGE = re.compile(r"\d{1,2}[/–-]\d{1,2}")
 _RUN_OF_DIGITS = re.compile(_DIGITS)
