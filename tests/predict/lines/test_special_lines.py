@@ -26,7 +26,7 @@ from towernmt.predict.line_translator import LineTranslator
 from towernmt.predict.lines import number_spans
 from towernmt.predict.lines.capitals import is_in_capitals, usual_case
 from towernmt.predict.lines.hypotheses import Hypothesis, SearchOutput, TokenDetails, Translation, WordAlignment
-from towernmt.predict.lines.line_options import LineOptions, LineRequest
+from towernmt.predict.lines.line_options import LineOptions, LineRequest, line_requests
 from towernmt.predict.lines.line_spans import LineSpans
 from towernmt.predict.lines.mark_spans import LineMarks
 from towernmt.predict.lines.number_spans import numbers_in
@@ -810,6 +810,12 @@ def test_a_line_whose_translation_lacks_a_sentence_is_translated_by_sentence() -
         "THE DEVICE IS."]
     sure = Model(lambda text: ("THE DEVICE IS, AND IT IS HERE.", -0.1))
     assert translate(sure, lines[:1]) == ["THE DEVICE IS, AND IT IS HERE."]
+
+
+def test_a_request_by_sentence_stays_one_in_its_second_translation() -> None:
+    model = Model(lambda text: text.replace("@", ""))
+    translate(model, [*line_requests([LineRequest("see a@x.de. It is here.", by_sentence=True)])])
+    assert len(model.requests) == 2 and all(request.by_sentence for request in model.requests)
 
 
 def test_spans_keep_their_case_in_a_line_in_capitals() -> None:

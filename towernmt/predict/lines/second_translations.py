@@ -172,7 +172,7 @@ class SpecialLine:
         sentence = line.sentence
         return self.request if sentence is None else replace(
             self.request, text=sentence.text, options=with_placeholders(self.request.options, sentence),
-            by_sentence=self._by_sentence)
+            by_sentence=self.request.by_sentence or self._by_sentence)
 
     def second_translation(self, line: ProtectedLine, translation: Translation) -> Translation:
         """Return a translation of a second line as one of this line."""
