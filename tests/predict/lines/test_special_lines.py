@@ -629,8 +629,9 @@ def test_the_time_to_find_marks_grows_with_the_length() -> None:
         assert long < 10 * short + 1, text
 
 
-def test_the_time_to_find_the_brackets_around_a_line_grows_with_its_length() -> None:
-    short, long = (processor_seconds(lambda line="(" + "ab " * n: LineMarks(line).spans) for n in (4_000, 16_000))
+@pytest.mark.parametrize("text", [lambda n: "(" + "ab " * n, lambda n: "<b>" * n + "</i>" * n], ids=["bracket", "tags"])
+def test_the_time_to_find_marks_without_a_partner_grows_with_the_length(text: Callable[[int], str]) -> None:
+    short, long = (processor_seconds(lambda line=line: LineMarks(line).spans) for line in map(text, (4_000, 16_000)))
     assert long < 10 * short + 1
 
 

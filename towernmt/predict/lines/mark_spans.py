@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right, insort
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate
@@ -180,21 +181,21 @@ class LineMarks:
     def _tags(self) -> Iterator[list[tuple[int, int]]]:
         """Yield the pairs of tags, and single tags. A tag without a partner is one if HTML has it."""
         opened: list[re.Match[str]] = []
+        open_names: Counter[str] = Counter()
         for match in _TAG.finditer(self._text):
-            name = match["name"] or match["forum"]
+            name = _name_of(match)
             if match["single"]:
                 yield [match.span()]
-            elif not (match["end"] or match["forum_end"]):
-                opened.append(match)
+            elif _is_end(match) and open_names[name]:
+                index = next(index for index in reversed(range(len(opened)))
+                             if _name_of(opened[index]) == name and not _is_end(opened[index]))
+                yield [opened[index].span(), match.span()]
+                yield from ([tag.span()] for tag in opened[index + 1:] if _is_html(tag))
+                open_names.subtract(_name_of(tag) for tag in opened[index:] if not _is_end(tag))
+                del opened[index:]
             else:
-                index = next((index for index in reversed(range(len(opened)))
-                              if (opened[index]["name"] or opened[index]["forum"]) == name), None)
-                if index is None:
-                    opened.append(match)
-                else:
-                    yield [opened[index].span(), match.span()]
-                    yield from ([tag.span()] for tag in opened[index + 1:] if _is_html(tag))
-                    del opened[index:]
+                opened.append(match)
+                open_names[name] += not _is_end(match)
         yield from ([tag.span()] for tag in opened if _is_html(tag))
 
     def _square(self) -> Iterator[list[tuple[int, int]]]:
@@ -221,6 +222,14 @@ class LineMarks:
 def item_number(text: str) -> re.Match[str] | None:
     """Return the match of the number of a list item at the beginning of a text, with the number as group 1."""
     return _ITEM.match(text)
+
+
+def _name_of(tag: re.Match[str]) -> str:
+    return tag["name"] or tag["forum"]
+
+
+def _is_end(tag: re.Match[str]) -> bool:
+    return bool(tag["end"] or tag["forum_end"])
 
 
 def _is_html(tag: re.Match[str]) -> bool:
