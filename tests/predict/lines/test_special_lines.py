@@ -414,7 +414,7 @@ def test_a_pattern_that_is_not_a_regular_expression_is_one_clear_error() -> None
         "+49 30 1234567", "(030) 123 45 67", "0176-12 34 56 78", "(555) 123-4567"]),
     ("nel 2015 l'azienda, 3 l’an", ["2015"]), ("5 w domu, 5 v Praze, 5 ma non, 5 Sek., 5 Ms Lee", []),
     ("60 W, 12 V, 9 mA, 5 ms, 5 EUR, 3 L, 2 KM", ["60 W", "12 V", "9 mA", "5 ms", "5 EUR", "3 L", "2 KM"]),
-    ("2015'te 5 m'", ["2015", "5 m"]),
+    ("2015'te 5 m'", ["2015", "5 m"]), ("în 2015 m-am mutat, 5 l-Kanister", ["2015", "5 l"]),
     ("52°31′12″N 13°24'18\"E", ["52°31′12″N", "13°24'18\"E"])])
 def test_numbers_that_must_stay(line: str, numbers: list[str]) -> None:
     assert [line[start:end] for start, end in numbers_in(line)] == numbers

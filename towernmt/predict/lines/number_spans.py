@@ -28,10 +28,12 @@ _CASED_UNITS = ["W", "V", "mA", "ms", *_CURRENCIES]
 """Units that are words in another case: `5 w domu`, `5 v Praze`, `5 ma non`, `in 2015 Ms Miller`, `5 Sek.`"""
 _UNIT = "|".join([*map(re.escape, sorted(_UNITS, key=len, reverse=True)), f"(?-i:{'|'.join(_CASED_UNITS)})"]).replace(
     "%", r"%(?!\()")    # not of %(name)s
+_CLITIC = r"['’]\w|-(?-i:[a-z])"
+"""Signs after a letter that is another word, not a unit: `nel 2015 l'azienda`, `în 2015 m-am mutat`."""
 _CURRENCY = rf"[€$£¥₹][ \u00a0]?|(?<!\w)(?-i:{'|'.join(_CURRENCIES)})[ \u00a0]"
 _SIGN = r"(?<![^\s(\[\"'„“»])[-−]"
 _NUMBER = re.compile(rf"(?:{_SIGN})?(?P<before>{_CURRENCY})?(?<![\w.,])(?:[vV](?=\d+(?:\.\d+)+(?!\.?\w)))?"
-                     rf"(?P<digits>{_DIGITS})(?P<unit>[ \u00a0\u202f]?(?:{_UNIT})(?!['’]\w))?"      # not of `l'an`
+                     rf"(?P<digits>{_DIGITS})(?P<unit>[ \u00a0\u202f]?(?:{_UNIT})(?!{_CLITIC}))?"
                      r"(?![\w%])(?!\s?[ap]\.?m\b)", re.IGNORECASE)
 _SMALL_NUMBER = re.compile(r"(?<![\w.,:/–-])\d{1,2}(?:[/–-]\d{1,2})?(?![\w%]|[.,:/–-]\d)")
 _SHORT_RANGE = re.compile(r"\d{1,2}[/–-]\d{1,2}")
