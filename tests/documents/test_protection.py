@@ -108,7 +108,7 @@ def test_tags_and_paths_are_placeholders(text: str, expected: list[str]) -> None
 @pytest.mark.parametrize(("text", "expected"), [
     ("👨‍👩‍👧da🇩🇪🇫🇷 👍🏽 1️⃣ eins #️⃣ ❤️‍🔥", ["👨‍👩‍👧", "🇩🇪🇫🇷", "👍🏽", "1️⃣", "#️⃣", "❤️‍🔥"]), ("♪ la ♫", ["♪", "♫"]),
     ("A® © B™ § → • ★★☆ ✓", ["®", "©", "™", "§", "→", "•", "★★☆", "✓"]), ("m² CO₂", ["²", "₂"]),
-    ("20 °C, 1 # 2 * 3 € $ № 5", [])])
+    ("20 °C, 1 # 2 * 3 € $ № 5", []), ("\u2f47本\u2f08", [])])
 def test_symbols_of_a_text_are_found(text: str, expected: list[str]) -> None:
     assert [text[start:end] for start, end in symbols_in(text)] == expected
 

@@ -179,8 +179,9 @@ def placeholders_in(text: str) -> Iterator[tuple[int, int]]:
         yield match.span()
 
 
-_SEEN_BY_MODELS = "\u00b0\u2103\u2109\u2116"
-"""Degrees and the sign for a number, which read as words and which translations may spell out."""
+_SEEN_BY_MODELS = "\u00b0\u2103\u2109\u2116\u2e80-\u2fd5"
+"""Degrees and the sign for a number, which read as words and which translations may spell out; and radicals, which are
+read as Chinese characters."""
 _SYMBOL = (r"[\p{Extended_Pictographic}\p{So}\p{EMod}\u2190-\u21ff\u27f0-\u27ff\u2900-\u297f\u2b00-\u2bff"
            r"\u00a7\u00b6\u2020\u2021\u2022\u2023\u2043\u2219\u00b9\u00b2\u00b3\u2070\u2074-\u208e]")
 _CHANGED = r"(?:[\ufe0e\ufe0f\u20e3\U000e0020-\U000e007f]|\p{EMod})*"
