@@ -253,7 +253,9 @@ class Attached(Mark):
         return "".join(part.text if isinstance(part, Attached) else plain_text((part,)) for part in self.content)
 
 
-_WORD = regex.compile(r"(?<!\w)[\p{L}\p{N}_]++(?!\w)")
+WORD = r"[\p{L}\p{N}_][\p{L}\p{M}\p{N}_\u200c\u200d]*+"
+"""A word for a pattern of the module `regex`: letters with their marks and joiners, digits and underscores."""
+_WORD = regex.compile(rf"(?<!\w){WORD}(?!\w)")
 _USUAL_PLACEHOLDER = re.compile(r"X(\d+)", re.IGNORECASE)
 _QUANTITY = re.compile(r"[-−]?(?:[€$£¥₹][ \u00a0]?)?"
                        r"(?:\d{1,3}(?:[., \u00a0\u202f]\d{3})+(?:[.,]\d{1,2})?|\d+(?:[.,]\d+)?)"

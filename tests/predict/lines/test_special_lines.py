@@ -934,6 +934,9 @@ def test_words_of_unknown_letters_are_kept() -> None:
     assert translate(model, ["the жж жжж is", "жж жжж", "the ï"], vocabulary=Letters("жï")) == [
         "THE жж жжж IS", "жж жжж", "THE Ï"]
     assert model.texts == ["the жж жжж is", "the ï", "the X1 is", "the i"]
+    for word in ("हिन्दी", "สวัสดี", "می\u200cخواهم"):        # with vowel signs and a joiner
+        other_model = Model(lambda text: " ".join(re.findall("[A-Z0-9]+", text.upper())))
+        assert translate(other_model, [f"the {word} is"], vocabulary=Letters(word)) == [f"THE {word} IS"]
     words = WordVocabulary([*SPECIAL_PIECES, "the", "жж"])
     assert translate(Model(str), ["the жж"], vocabulary=words) == ["the жж"]
 
