@@ -231,7 +231,11 @@ def test_a_japanese_line_is_divided_neither_between_its_marks_nor_before_a_closi
     ("走吧。。。你来。", "Let us go... You come.", False), ("走吧……。你来。", "Let us go.", True),
     ('"Go!" He went.', "“走！”他走了。", False), ("What?! I go. You come.", "什么？！我走。", True),
     ("Иванов и др. пришли.", "Ivanov and others came.", False), ("To jest np. żona.", "This is a wife.", False),
-    ("Он ушёл. Она пришла.", "He left.", True), ("He left. She came.", "წავიდა. მოვიდა.", False)])
+    ("Он ушёл. Она пришла.", "He left.", True), ("He left. She came.", "წავიდა. მოვიდა.", False),
+    ("Mr. Smith came.", "Herr Smith kam.", False), ("Mr. Smith came. He left.", "Herr Smith kam.", True),
+    ("Es kostet 5 Mio. Euro.", "It costs 5 million euros.", False), ("ул. Ленина", "Lenin street", False),
+    ("Anna, geb. Müller, kam.", "Anna, née Müller, came.", False), ("EE. UU. ganó.", "The US won.", False),
+    ("Pst! Komm.", "Come.", True), ("Ich. Du.", "Dr. Lee.", False)])
 def test_a_translation_lacks_a_sentence(line: str, translation: str, lacks: bool) -> None:
     assert lacks_sentences(line, translation) == lacks
 

@@ -41,15 +41,28 @@ _FACTORED_CUTS = [
 ]
 
 
-_END_BEFORE_SPACE = (rf"(?<=[^\W\d_]{{2}})(?<![IVXL]{{2}})[{_ENDS_WITH_SPACE}]+[\"'“”‘’»«)\]]*\s+"
-                     rf"(?=[\"'„“‚‘»«(\[]*(?:\p{{Georgian}}|(?!\p{{Ll}})[^\W\d_]))")
-_END_WITHOUT_SPACE = rf"(?<![。！？…{_SURE_ENDS}])…*+[。！？{_SURE_ENDS}][。！？…{_SURE_ENDS}]*+"
-_SENTENCE_END = regex.compile(rf"{_END_BEFORE_SPACE}|{_END_WITHOUT_SPACE}(?![\"'{_CLOSING}])(?=.)")
-"""The end of a sentence before another one. Marks that are used for abbreviations, too, follow a word of two letters or
-more that is not a Roman numeral. The next sentence begins with a capital. In scripts that write none, such as Arabic or
-Georgian, it begins with any letter. After a quotation, as in `「行こう！」と言った`, the sentence may continue."""
-_POSSIBLE_END = regex.compile(rf"{_END_BEFORE_SPACE}|{_END_WITHOUT_SPACE}[\"'{_CLOSING}]*+(?=.)")
-"""The same, and the end of a quotation before further text."""
+_ABBREVIATIONS = """prof gen col capt maj adm rev hon gov sen rep pres inc corp co ave dept approx mio mill geb verh
+    gest fa fam gebr abt univ ausg aufl bes insb einschl ausschl abzgl inkl exkl evtl sog betr max min ehem engl franz
+    lat griech ital span russ amerik österr schweiz allg urspr verst ca resp mme mlle ste av env sra srta dra ud uds
+    avda ee uu sig dott ing arch avv ir mevr bijv ul al im inż nám doc ifj id özv cad sok mah
+    ул им проф тов акад просп обл""".split()
+"""Abbreviations with a full stop that often precede a capital, in several languages. Those without a vowel are not
+listed."""
+_VOWELS = "aeiouyäöüåæøœàáâãèéêëìíîïòóôõùúûýąęěůőűıāēīōūįųаеёиоуыэюяіїєўαεηιουωάέήίόύώ"
+_ABBREVIATED = (rf"(?<=(?<![\p{{L}}\p{{M}}])(?i:{'|'.join(_ABBREVIATIONS)}"
+                rf"|(?:(?![{_VOWELS}])[\p{{Latin}}\p{{Cyrillic}}\p{{Greek}}]){{2,5}}))\.(?![.!?…])")
+_AFTER_WORD = r"(?<=[^\W\d_]{2})(?<![IVXL]{2})"
+_MARKS_BEFORE_SPACE = (rf"[{_ENDS_WITH_SPACE}]+[\"'“”‘’»«)\]]*\s+"
+                       r"(?=[\"'„“‚‘»«(\[]*(?:\p{Georgian}|(?!\p{Ll})[^\W\d_]))")
+_MARKS_WITHOUT_SPACE = rf"(?<![。！？…{_SURE_ENDS}])…*+[。！？{_SURE_ENDS}][。！？…{_SURE_ENDS}]*+"
+_SENTENCE_END = regex.compile(rf"{_AFTER_WORD}(?!{_ABBREVIATED}){_MARKS_BEFORE_SPACE}"
+                              rf"|{_MARKS_WITHOUT_SPACE}(?![\"'{_CLOSING}])(?=.)")
+"""The end of a sentence before another one. Marks before a space follow a word of two letters or more, but no
+abbreviation and no Roman numeral. The next sentence begins with a capital. In scripts that write none, such as Arabic
+or Georgian, it begins with any letter. After a quotation, as in `「行こう！」と言った`, the sentence may continue."""
+_POSSIBLE_END = regex.compile(rf"{_AFTER_WORD}{_MARKS_BEFORE_SPACE}"
+                              rf"|{_MARKS_WITHOUT_SPACE}[\"'{_CLOSING}]*+(?=.)")
+"""The same, and the end of an abbreviation, and of a quotation before further text."""
 
 
 _WORD = re.compile(r"\S+")
