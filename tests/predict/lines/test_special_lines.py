@@ -776,9 +776,10 @@ def test_lines_of_programs_are_copied() -> None:
 
 
 def test_a_line_is_cleaned_before_its_words_are_looked_up() -> None:
-    known_words = SourceText(("möchte", "ich", "hier"))
-    model = Model(lambda text: text)
-    assert translate(model, ["ich mo\u0308chte", "ich\u200b hier"], source_text=known_words)[0] == "ich mo\u0308chte"
+    words = ("möchte", "ich", "hier")
+    model, vocabulary = Model(lambda text: text), WordVocabulary([*SPECIAL_PIECES, *words, "ö"])
+    lines = ["ich mo\u0308chte", "ich\u200b hier"]
+    assert translate(model, lines, vocabulary=vocabulary, source_text=SourceText(words))[0] == "ich mo\u0308chte"
     assert len(model.texts) == 2
 
 
