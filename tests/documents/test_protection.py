@@ -89,6 +89,7 @@ def test_addresses_of_a_text_are_found(text: str, expected: list[str]) -> None:
     ("2001:db8::1 und fe80::1/64, um 10:30:00", ["2001:db8::1", "fe80::1/64"]),
     ("get_name(), a.get() und MAX_VALUE, MyClass.getName", ["get_name()", "a.get()", "MAX_VALUE", "MyClass.getName"]),
     ("mit --dry-run=yes, --help. oder -v, E-Mail - so", ["--dry-run=yes", "--help", "-v"]),
+    ("-I know. -Y tú? --Bonjour, dit-il.", []), ("gcc -O -I x, -B (-C) oder -D", ["-O", "-I", "-B", "-C", "-D"]),
     ("E=mc², x=5. und a = b", ["E=mc²", "x=5"]), ("Schüler_innen und müde.Ich, 1 -2, Tom(e)", []),
     ("4x4-Fahrzeug, B2B-Kunden, G20-Gipfel, COVID-19, X1, A320, die 1990er, Windows 11, 3-4-mal, `a' und `b'", []),
 ])
@@ -107,7 +108,7 @@ def test_tags_and_paths_are_placeholders(text: str, expected: list[str]) -> None
 @pytest.mark.parametrize(("text", "expected"), [
     ("👨‍👩‍👧da🇩🇪🇫🇷 👍🏽 1️⃣ eins #️⃣ ❤️‍🔥", ["👨‍👩‍👧", "🇩🇪🇫🇷", "👍🏽", "1️⃣", "#️⃣", "❤️‍🔥"]), ("♪ la ♫", ["♪", "♫"]),
     ("A® © B™ § → • ★★☆ ✓", ["®", "©", "™", "§", "→", "•", "★★☆", "✓"]), ("m² CO₂", ["²", "₂"]),
-    ("20 °C, 1 # 2 * 3 € $ № 5", [])])
+    ("20 °C, 1 # 2 * 3 € $ № 5", []), ("\u2f47本\u2f08", [])])
 def test_symbols_of_a_text_are_found(text: str, expected: list[str]) -> None:
     assert [text[start:end] for start, end in symbols_in(text)] == expected
 

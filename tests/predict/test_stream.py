@@ -375,6 +375,9 @@ def cut(text: str, limit: int) -> list[str]:
 def test_long_lines_are_cut_at_sentences_then_clauses_then_spaces_and_packed() -> None:
     assert cut("One two. Three four! Five.", 4) == ["One two. Three four!", "Five."]
     assert cut('He said: "Go." She went. 3.5 km.', 4) == ['He said: "Go."', "She went. 3.5 km."]
+    for quotes in ("„“", "»«", "‚‘", "«»"):
+        quoted = "Er rief: {}Geh.{} Sie ging weg.".format(*quotes)
+        assert cut(quoted, 4) == [quoted[:-14], "Sie ging weg."]
     assert cut("a b, c d e, f. g", 3) == ["a b,", "c d e,", "f.", "g"]
     assert cut("मैं हूँ। तुम हो।", 3) == ["मैं हूँ।", "तुम हो।"]
     assert cut("ماذا؟ نعم، هنا الآن", 2) == ["ماذا؟", "نعم،", "هنا الآن"]
@@ -393,6 +396,9 @@ def test_a_word_without_any_place_to_cut_is_cut_between_tokens() -> None:
     cuts = cuts_of(chinese, Characters().encode(chinese), Characters(), 5)
     assert ["".join(map(chr, cut.ids)) for cut in cuts] == ["你好。", "我很好，", "谢谢你。"]
     assert [cut.text for cut in cuts] == ["你好。", "我很好，", "谢谢你。"]
+    quoted = "「好。」走！？来。"
+    cuts = cuts_of(quoted, Characters().encode(quoted), Characters(), 5)
+    assert [cut.text for cut in cuts] == ["「好。」", "走！？来。"]
 
 
 def test_a_long_line_is_translated_in_pieces_rejoined_and_named_in_a_warning(

@@ -213,13 +213,29 @@ def test_a_line_is_divided_at_the_ends_of_its_sentences(vocabulary: Vocabulary) 
     assert all(len(cut.ids) <= 3 for cut in short)
 
 
+def test_a_japanese_line_is_divided_neither_between_its_marks_nor_before_a_closing_quote(
+        vocabulary: Vocabulary) -> None:
+    line = "「行く！？」と彼。来る。。。はい。"
+    cuts = cuts_of(line, vocabulary.encode(line), vocabulary, 100, by_sentence=True)
+    assert [cut.text for cut in cuts] == ["「行く！？」と彼。", "来る。。。", "はい。"]
+
+
 @pytest.mark.parametrize(("line", "translation", "lacks"), [
     ("Ich gehe. Du kommst.", "I go.", True), ("Ich gehe. Du kommst.", "I go. You come.", False),
     ("Ich gehe.", "I. Go.", False), ("Am 3. Mai um 5. Da", "so", False), ("z. B. Dir ist kalt", "you", False),
     ("Der II. Weltkrieg", "World War II", False),
     ("I go. You come.", "मैं जाता हूँ। तुम आओ।", False), ("I go. You come.", "मैं जाता हूँ।", True),
     ("What? Here.", "ماذا؟ هنا.", False), ("I go. You come.", "میں جاتا ہوں۔ تم آؤ۔", False),
-    ("我走。你来。", "I go.", True), ("Was? Wo?", "What?", True), ('"Ja!" Er ging.', "He went.", True)])
+    ("我走。你来。", "I go.", True), ("Was? Wo?", "What?", True), ('"Ja!" Er ging.', "He went.", True),
+    ("「行こう！」と彼は言った。", '"Let us go!" he said.', False), ("えっ！？行く。", "What!? I go.", False),
+    ("走吧。。。你来。", "Let us go... You come.", False), ("走吧……。你来。", "Let us go.", True),
+    ('"Go!" He went.', "“走！”他走了。", False), ("What?! I go. You come.", "什么？！我走。", True),
+    ("Иванов и др. пришли.", "Ivanov and others came.", False), ("To jest np. żona.", "This is a wife.", False),
+    ("Он ушёл. Она пришла.", "He left.", True), ("He left. She came.", "წავიდა. მოვიდა.", False),
+    ("Mr. Smith came.", "Herr Smith kam.", False), ("Mr. Smith came. He left.", "Herr Smith kam.", True),
+    ("Es kostet 5 Mio. Euro.", "It costs 5 million euros.", False), ("ул. Ленина", "Lenin street", False),
+    ("Anna, geb. Müller, kam.", "Anna, née Müller, came.", False), ("EE. UU. ganó.", "The US won.", False),
+    ("Pst! Komm.", "Come.", True), ("Ich. Du.", "Dr. Lee.", False)])
 def test_a_translation_lacks_a_sentence(line: str, translation: str, lacks: bool) -> None:
     assert lacks_sentences(line, translation) == lacks
 

@@ -10,6 +10,7 @@ r"""Find words and symbols in plain text that a translation must not change, and
 - Codes: bank accounts, keys and versions whose letters and digits alternate (`DE89 3704 0044 0532 0130 00`,
   `550e8400-e29b-41d4`, `0x1F4A`), addresses of devices (`fe80::1`), times as in `2024-05-17T10:30Z`, mathematics as in
   LaTeX (`$x^2$`), program text between backticks, and words of programs (`get_name()`, `MAX_VALUE`, `--help`, `x=5`).
+  A dash before a capital at the beginning of a sentence, as in `-I know.` and `--Bonjour`, introduces direct speech.
 - Symbols: emoji, emoticons, musical notes, arrows, bullets, trademarks. The model does not see them, because most
   vocabularies lack them and they do not influence the translation.
 - Words of the user: matches of regular expressions.
@@ -178,8 +179,9 @@ def placeholders_in(text: str) -> Iterator[tuple[int, int]]:
         yield match.span()
 
 
-_SEEN_BY_MODELS = "\u00b0\u2103\u2109\u2116"
-"""Degrees and the sign for a number, which read as words and which translations may spell out."""
+_SEEN_BY_MODELS = "\u00b0\u2103\u2109\u2116\u2e80-\u2fd5"
+"""Degrees and the sign for a number, which read as words and which translations may spell out; and radicals, which are
+read as Chinese characters."""
 _SYMBOL = (r"[\p{Extended_Pictographic}\p{So}\p{EMod}\u2190-\u21ff\u27f0-\u27ff\u2900-\u297f\u2b00-\u2bff"
            r"\u00a7\u00b6\u2020\u2021\u2022\u2023\u2043\u2219\u00b9\u00b2\u00b3\u2070\u2074-\u208e]")
 _CHANGED = r"(?:[\ufe0e\ufe0f\u20e3\U000e0020-\U000e007f]|\p{EMod})*"
@@ -216,9 +218,9 @@ _CODES = regex.compile("|".join((
     r"(?<![\w.\\/&$-])(?=[A-Za-z_]{0,60}[A-Za-z0-9]_[A-Za-z0-9])(?!\w{1,60}[a-z]_in(?:nen)?(?!\w))"       # MAX_VALUE
     r"[A-Za-z_][A-Za-z0-9_]{3,60}(?![\w-])",
     rf"(?<![\w.\\/&$-])(?:{_WORD_OF_CODE}(?:\.|::|->)){{1,5}}[a-z]{{1,30}}[A-Z][A-Za-z0-9]{{0,40}}(?!\w)",       # a.b
-    r"(?<![\w-])--[A-Za-z][A-Za-z0-9]{1,30}(?:-[A-Za-z0-9]{1,30}){0,6}(?:=[^\s,;!?()]{1,80}(?<!\.))?"
+    r"(?<![\w-])--[a-z][A-Za-z0-9]{1,30}(?:-[A-Za-z0-9]{1,30}){0,6}(?:=[^\s,;!?()]{1,80}(?<!\.))?"
     r"(?![\w-])",                                                                                      # --help
-    r"(?<![^\s(\[])-[A-Za-z](?![\w-])",                                                               # -v
+    r"(?<![^\s(\[])-(?:[a-z]|(?<=[\w,] -|[(\[]-)[A-Z]|[A-Z](?=[\])]|$))(?![\w-])",                      # -v
     rf"(?<![^\s(\[])(?:{_WORD_OF_CODE}=(?=[^\s=]))(?:[\w.*/^+\u00b2\u00b3-]{{1,40}})(?<![.-])(?![\w(])",   # E=mc\u00b2
     r"(?<![\w$\\])\$(?=[^\s$])(?=[^$\n]{0,100}[\\^_={}])[^$\n]{1,100}(?<![\s\\])\$(?![\w$])",        # $x^2$
     r"(?<![\w`])`(?=[^\s`])[^`\n]{1,100}(?<!\s)`(?![\w`])")))                                        # `ls`
@@ -251,7 +253,9 @@ class Attached(Mark):
         return "".join(part.text if isinstance(part, Attached) else plain_text((part,)) for part in self.content)
 
 
-_WORD = regex.compile(r"(?<!\w)[\p{L}\p{N}_]++(?!\w)")
+WORD = r"[\p{L}\p{N}_][\p{L}\p{M}\p{N}_\u200c\u200d]*+"
+"""A word for a pattern of the module `regex`: letters with their marks and joiners, digits and underscores."""
+_WORD = regex.compile(rf"(?<!\w){WORD}(?!\w)")
 _USUAL_PLACEHOLDER = re.compile(r"X(\d+)", re.IGNORECASE)
 _QUANTITY = re.compile(r"[-−]?(?:[€$£¥₹][ \u00a0]?)?"
                        r"(?:\d{1,3}(?:[., \u00a0\u202f]\d{3})+(?:[.,]\d{1,2})?|\d+(?:[.,]\d+)?)"

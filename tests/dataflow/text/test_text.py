@@ -193,7 +193,8 @@ def test_text_is_cleaned_as_its_definition_says_whatever_the_way(alphabet: str) 
     ("\u200b", ""), ("a\u200bb\u00adc\ufeff", "abc"), ("\u202bשלום\u202c \u200e!", "שלום !"), ("a \u200b b", "a b"),
     ("می\u200cخواهم", "می\u200cخواهم"), ("क\u094d\u200d", "क\u094d\u200d"), ("👩\u200d💻 👍🏽 ❤️", "👩\u200d💻 👍🏽 ❤️"),
     ("Auf\u200clage \u200d", "Auflage"), ("Ｈｅｌｌｏ　１２３！", "Hello 123！"), ("ｶﾞｷﾞ", "ガギ"), ("ﬁnden", "finden"),
-    ("𝐇𝐢 𝟙", "Hi 1"), ("ﷲ", "الله"), ("ﱞ a", "ٌّ a"), ("½ m² ™ ①", "½ m² ™ ①"), ("가 각", "가 각")])
+    ("𝐇𝐢 𝟙", "Hi 1"), ("ﷲ", "الله"), ("ﱞ a", "ٌّ a"), ("½ m² ™ ①", "½ m² ™ ①"),
+    ("\u2f47本\u2f08", "日本人"), ("가 각", "가 각")])
 def test_invisible_characters_and_compatibility_forms_do_not_reach_a_model(text: str, cleaned: str) -> None:
     assert clean(text) == cleaned == clean(cleaned)
 

@@ -127,6 +127,14 @@ def test_what_ends_with_a_sign_or_comes_late_is_a_sentence_of_its_own() -> None:
         "Ich gehe.", "Du kommst", "Er bleibt.", "♪ La la la ♪", "Wir, die hier", "Was?", "sind."]
 
 
+@pytest.mark.parametrize("words", ["أين أنت؟", "میں یہاں ہوں۔", "मैं यहाँ हूँ।", "「行こう」", "（笑）"])
+def test_signs_of_other_scripts_end_a_sentence(words: str) -> None:
+    said = [words, words, "Ja.", "Ja."]
+    text = "".join(f"{number}\n00:00:0{number},000 --> 00:00:0{number},900\n{line}\n\n"
+                   for number, line in enumerate(said, 1))
+    assert open_srt(text.encode()).segments == [(line,) for line in said]
+
+
 def test_without_signs_cues_are_not_joined() -> None:
     cue = "{}\n00:00:{:02},000 --> 00:00:{:02},900\nein wort\n\n"
     text = "".join(cue.format(number, number, number) for number in range(1, 9))

@@ -26,7 +26,7 @@ from towernmt.predict.line_translator import LineTranslator
 from towernmt.predict.lines import number_spans
 from towernmt.predict.lines.capitals import is_in_capitals, usual_case
 from towernmt.predict.lines.hypotheses import Hypothesis, SearchOutput, TokenDetails, Translation, WordAlignment
-from towernmt.predict.lines.line_options import LineOptions, LineRequest
+from towernmt.predict.lines.line_options import LineOptions, LineRequest, line_requests
 from towernmt.predict.lines.line_spans import LineSpans
 from towernmt.predict.lines.mark_spans import LineMarks
 from towernmt.predict.lines.number_spans import numbers_in
@@ -199,6 +199,17 @@ def test_final_marks_are_those_of_the_script_and_only_added_if_the_training_text
         assert len(plain.texts) == 1
 
 
+@pytest.mark.parametrize("mark", [".", "。", "؟", "।", "۔", "።", "։", "။", "។"])
+def test_the_final_mark_of_a_line_without_one_is_removed_in_each_script(mark: str) -> None:
+    model = Model(lambda text: (f"so{mark}", -0.1 if text.endswith(".") else -0.9))
+    assert translate(model, ["is it here"], source_text=MARKED) == ["so"]
+
+
+def test_a_line_of_invisible_characters_gets_no_final_mark() -> None:
+    requests = [LineRequest("\u200b \u200b", LineOptions(constraints=["so"]))]
+    assert translate(Model(lambda text: "so"), requests, source_text=MARKED) == ["so"]
+
+
 def test_a_line_in_capitals_with_a_typo_and_without_a_mark_gets_all_corrections() -> None:
     model = Model(lambda text: (text, -0.1 if text == "The device is." else -0.9))
     assert translate(model, ["TEH DEVICE IS"], source_text=SourceText(TRAINED.words, 1.0)) == ["THE DEVICE IS"]
@@ -254,7 +265,9 @@ PROTECTED = [      # a line, and its translation by a model that damages spans
     ("error 40512 here", "ERROR 40512 HERE"),
     ("I love you ❤️.", "I LOVE YOU ❤️."),
     ("❤️ I love you 👍🏽", "❤️ I LOVE YOU 👍🏽"),
-    ("see https://x.de and https://x.de", "SEE https://x.de AND https://x.de")]
+    ("see https://x.de and https://x.de", "SEE https://x.de AND https://x.de"),
+    ("the [A1] device", "THE [A1] DEVICE"), ("run __init__.py now", "RUN __init__.py NOW"),
+    ("run C:\\Program Files\\NVIDIA\\a now", "RUN C:\\Program Files\\NVIDIA\\a NOW")]
 
 
 @pytest.mark.parametrize(("line", "expected"), PROTECTED)
@@ -399,6 +412,9 @@ def test_a_pattern_that_is_not_a_regular_expression_is_one_clear_error() -> None
     ("1920x1080, 2 x 3 m or 2×3,5 cm", ["1920x1080", "2 x 3 m", "2×3,5 cm"]),
     ("+49 30 1234567, (030) 123 45 67, 0176-12 34 56 78, (555) 123-4567", [
         "+49 30 1234567", "(030) 123 45 67", "0176-12 34 56 78", "(555) 123-4567"]),
+    ("nel 2015 l'azienda, 3 l’an", ["2015"]), ("5 w domu, 5 v Praze, 5 ma non, 5 Sek., 5 Ms Lee", []),
+    ("60 W, 12 V, 9 mA, 5 ms, 5 EUR, 3 L, 2 KM", ["60 W", "12 V", "9 mA", "5 ms", "5 EUR", "3 L", "2 KM"]),
+    ("2015'te 5 m'", ["2015", "5 m"]), ("în 2015 m-am mutat, 5 l-Kanister", ["2015", "5 l"]),
     ("52°31′12″N 13°24'18\"E", ["52°31′12″N", "13°24'18\"E"])])
 def test_numbers_that_must_stay(line: str, numbers: list[str]) -> None:
     assert [line[start:end] for start, end in numbers_in(line)] == numbers
@@ -406,6 +422,8 @@ def test_numbers_that_must_stay(line: str, numbers: list[str]) -> None:
 
 @pytest.mark.parametrize(("line", "words"), [
     ("CO2 and H2O on A4 at 12a, no 3x, 8h, 1st, 90s, 5 km", ["CO2", "H2O", "A4", "12a"]),
+    ("au 19e siècle, de 5e eeuw, il 5o canto", []), ("ON THE 5TH IN THE 90S AT 8H AU 19E", []),
+    ("A4 AND CO2 IN 12A", ["A4", "CO2", "12A"]),
     ("2 + 2 = 4, x > 5, a = b and 3×10⁸", ["2 + 2 = 4", "x > 5", "a = b", "3×10⁸"]),
     ("half: ½ or 2 ½ l", ["½", "2 ½"]), ("a - b, 3 - 4, a b, I + you", []), ("Hi <Name>, so", ["<Name>"]),
     ("the page (https://x.de) and <a@b.de>", ["(https://x.de)", "<a@b.de>"]),
@@ -469,6 +487,14 @@ def test_values_after_a_minus_sign(text: str, values: set[str]) -> None:
 def test_numbers_are_compared_by_their_first_digits() -> None:
     long = "12345678" * 10_000
     assert number_spans.are_similar(long, long[:-1] + "0") and not number_spans.are_similar("1" * 10_000, "2" * 10_000)
+
+
+@pytest.mark.parametrize("line", [
+    "take 5 **mg** now", "the [A1] device", "on <A4 paper> here", "the <Your **Name**> is", "pay €*5* here",
+    "{room 12a} is"])
+def test_the_parts_of_a_line_are_the_line(line: str) -> None:
+    segment = LineSpans(line, Protection(True, (r"\d+\s*mg",))).segment
+    assert "".join(getattr(part, "text", part) for part in segment) == line
 
 
 def test_a_raised_digit_of_a_unit_belongs_to_its_number() -> None:
@@ -574,7 +600,8 @@ def test_a_list_item_whose_translation_is_only_the_number_is_translated_without_
 
 @pytest.mark.parametrize(("line", "inner"), [
     ("the [device here] is", "device here"), ("[Music] the device", "Music"), ("it is. [Music]", "Music"),
-    ("it [is] so", "is"), ("it is [at Here's 5].", "at Here's 5")])
+    ("it [is] so", "is"), ("it is [at Here's 5].", "at Here's 5"),
+    ("он [врач] там", "врач"), ("هنا [شرح] هناك", "شرح")])
 def test_square_brackets_around_ordinary_words_are_marks(line: str, inner: str) -> None:
     marks = LineMarks(line)
     [(start, _, _), (end, _, _)] = marks.spans
@@ -584,7 +611,8 @@ def test_square_brackets_around_ordinary_words_are_marks(line: str, inner: str) 
 @pytest.mark.parametrize("line", [
     "5 * 3 * 2 is", "Lehrer*innen and Schüler_innen", "snake_case_name is", "a [ b ] c", "x < y > z", "am 3. Mai so",
     "the - is -", "f(x) is", "a|b is", "C:\\Neu is",
-    "see [12] or [ ]", "the [Name] is", "f[x] is"])
+    "see [12] or [ ]", "the [Name] is", "f[x] is", "run __init__.py", "src/__tests__/a.js is", "the {__name__} is",
+    "вот [Имя] тут", "C:\\WINDOWS\\NOTEPAD.EXE is"])
 def test_signs_of_other_uses_are_not_marks(line: str) -> None:
     assert LineMarks(line).spans == []
 
@@ -600,6 +628,12 @@ def test_the_time_to_find_marks_grows_with_the_length() -> None:
     for text in ("**a** ", "*", "<b>", "[a](b) ", "- ", "_a ", "[", "[a b] ", "(", "{\\i1}"):
         short, long = (processor_seconds(lambda line=text * n: LineMarks(line).spans) for n in (1_000, 4_000))
         assert long < 10 * short + 1, text
+
+
+@pytest.mark.parametrize("text", [lambda n: "(" + "ab " * n, lambda n: "<b>" * n + "</i>" * n], ids=["bracket", "tags"])
+def test_the_time_to_find_marks_without_a_partner_grows_with_the_length(text: Callable[[int], str]) -> None:
+    short, long = (processor_seconds(lambda line=line: LineMarks(line).spans) for line in map(text, (4_000, 16_000)))
+    assert long < 10 * short + 1
 
 
 @pytest.mark.parametrize("unit", [". ", "! ", "… ", ".", "?! "])
@@ -627,7 +661,7 @@ def test_a_word_before_a_mark_is_in_capitals() -> None:
 @pytest.mark.parametrize(("line", "translation", "expected"), [
     ("so!!", "SO!", "SO!!"), ("was?!", "WHAT?", "WHAT?!"), ("so...", "SO.", "SO..."), ("so…", "SO", "SO..."),
     ("so…", "SO...", "SO..."), ('"so?!"', '"SO?"', '"SO?!"'), ("so!", "SO.", "SO."), ("so?", "SO", "SO"),
-    ("was?!", "QUOI ?", "QUOI ?!")])
+    ("was?!", "QUOI ?", "QUOI ?!"), ("« so ?!\u00a0»", "« SO ? »", "« SO ?! »"), ("so...\u200f", "SO.", "SO...")])
 def test_several_final_marks_are_those_of_the_line(line: str, translation: str, expected: str) -> None:
     model = Model(lambda text: translation)
     assert translate(model, [line]) == [expected]
@@ -737,12 +771,15 @@ def test_lines_of_programs_are_copied() -> None:
     lines = ["for (int i = 0; i < 10; i++) { print(i); }", "x = 5;", "}", "print(the);"]
     assert translate(Model(lambda text: "damaged"), lines) == lines
     assert translate(Model(str.upper), ["he is here (now);"]) == ["HE IS HERE (NOW);"]
+    tags = Model(lambda text: text.replace("device", "Gerät"))
+    assert translate(tags, ["the <b>device</b> is here;"], off=["casing"]) == ["the <b>Gerät</b> is here;"]
 
 
 def test_a_line_is_cleaned_before_its_words_are_looked_up() -> None:
-    known_words = SourceText(("möchte", "ich", "hier"))
-    model = Model(lambda text: text)
-    assert translate(model, ["ich mo\u0308chte", "ich\u200b hier"], source_text=known_words)[0] == "ich mo\u0308chte"
+    words = ("möchte", "ich", "hier")
+    model, vocabulary = Model(lambda text: text), WordVocabulary([*SPECIAL_PIECES, *words, "ö"])
+    lines = ["ich mo\u0308chte", "ich\u200b hier"]
+    assert translate(model, lines, vocabulary=vocabulary, source_text=SourceText(words))[0] == "ich mo\u0308chte"
     assert len(model.texts) == 2
 
 
@@ -776,6 +813,12 @@ def test_a_line_whose_translation_lacks_a_sentence_is_translated_by_sentence() -
         "THE DEVICE IS."]
     sure = Model(lambda text: ("THE DEVICE IS, AND IT IS HERE.", -0.1))
     assert translate(sure, lines[:1]) == ["THE DEVICE IS, AND IT IS HERE."]
+
+
+def test_a_request_by_sentence_stays_one_in_its_second_translation() -> None:
+    model = Model(lambda text: text.replace("@", ""))
+    translate(model, [*line_requests([LineRequest("see a@x.de. It is here.", by_sentence=True)])])
+    assert len(model.requests) == 2 and all(request.by_sentence for request in model.requests)
 
 
 def test_spans_keep_their_case_in_a_line_in_capitals() -> None:
@@ -882,11 +925,19 @@ def test_letters_that_the_vocabulary_lacks_are_read_without_accents_or_copied() 
         "the device ïst"]
 
 
+def test_a_letter_in_decomposed_form_is_known_if_its_composed_form_is() -> None:
+    line = "\u1112\u1161\u11ab the"
+    assert translate(Model(lambda text: ("gut", -2.0)), [line], vocabulary=Letters(line[:3])) == ["gut"]
+
+
 def test_words_of_unknown_letters_are_kept() -> None:
     model = Model(lambda text: text.upper().replace("Ж", ""))
     assert translate(model, ["the жж жжж is", "жж жжж", "the ï"], vocabulary=Letters("жï")) == [
         "THE жж жжж IS", "жж жжж", "THE Ï"]
     assert model.texts == ["the жж жжж is", "the ï", "the X1 is", "the i"]
+    for word in ("हिन्दी", "สวัสดี", "می\u200cخواهم"):        # with vowel signs and a joiner
+        other_model = Model(lambda text: " ".join(re.findall("[A-Z0-9]+", text.upper())))
+        assert translate(other_model, [f"the {word} is"], vocabulary=Letters(word)) == [f"THE {word} IS"]
     words = WordVocabulary([*SPECIAL_PIECES, "the", "жж"])
     assert translate(Model(str), ["the жж"], vocabulary=words) == ["the жж"]
 

@@ -15,9 +15,9 @@ _INVISIBLE = re.compile("[\xad\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f
 _STRAY_JOINER = re.compile("(?<![\u0300-\u036f\u0600-\u08ff\u0900-\u109f\u1780-\u18af\u2190-\u2bff\ufe0f"
                            "\U0001f000-\U0001faff\u200c\u200d])[\u200c\u200d]+")
 _WIDE = re.compile("[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a\uff66-\uff9f\ufb00-\ufb06\ufb50-\ufdff"
-                   "\ufe70-\ufefe\U0001d400-\U0001d7ff]+")
+                   "\ufe70-\ufefe\U0001d400-\U0001d7ff\u2e80-\u2fd5]+")
 """Compatibility forms of letters and digits: full width, half width, ligatures, Arabic presentation forms,
-mathematical alphabets."""
+mathematical alphabets, radicals in place of Chinese characters, as in text that was copied from PDF files."""
 
 
 def clean(text: str) -> str:

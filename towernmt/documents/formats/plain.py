@@ -49,7 +49,7 @@ def _line_slot(line: str) -> Slot:
 
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\r|\n|$)")
 _BEFORE = re.compile(r"\s*(?:[-*+•–—·>]+\s+)*")
-_ENDS = tuple(".!?:;…。！？")
+_ENDS = tuple(".!?:;…。！？؟۔।॥։።။។")
 _MOSTLY = 0.8
 """Minimum share of lines that end at the width, in a wrapped text."""
 

@@ -131,8 +131,8 @@ WIDEST_LINE = 42
 LONGEST_PAUSE = 1.0
 """Maximum time between two cues with parts of one sentence, in seconds."""
 MOST_CUES = 4
-_ENDS = re.compile(r"[.!?…:;。！？♪#)\]\"”“»*][^\w]*$")
-_BEGINS = re.compile(r"[♪#(\[\"“„«…*]|\.\.")
+_ENDS = re.compile(r"[.!?…:;。！？؟۔।॥։።။។♪#)\]\"”“»*）」』】》’][^\w]*$")
+_BEGINS = re.compile(r"[♪#(\[\"“„«…*（「『【《]|\.\.")
 
 
 class Cue(NamedTuple):

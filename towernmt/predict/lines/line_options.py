@@ -239,8 +239,8 @@ def line_requests(lines: Iterable[str | bytes | LineRequest], name: str = "input
         if further_options is None:
             raise DataError(f"{name} line {number} has no options: {_ONE_FOR_EACH_LINE}")
         if isinstance(line, LineRequest):
-            yield LineRequest(clean_line(line.text, number, name), line.options.over(further_options).over(defaults),
-                              line.answer_fields)
+            yield dataclasses.replace(line, text=clean_line(line.text, number, name),
+                                      options=line.options.over(further_options).over(defaults))
         else:
             yield LineRequest(line, further_options.over(defaults))
     if remaining_options is not None and next(remaining_options, None) is not None:

@@ -17,6 +17,8 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 
+import regex  # type: ignore[import-untyped]
+
 from towernmt.documents.emoticons import emoticons_in
 from towernmt.documents.segments import Part, Segment
 from towernmt.documents.shields import Attached, PlainShielded, Protection
@@ -36,8 +38,8 @@ from towernmt.predict.lines.number_spans import (
     values_with_units,
 )
 
-_FILL_IN = re.compile(r"<[^\W\d_][\w -]{0,30}>|\{[^\W\d_][\w -]{0,30}\}|(?<![^\s(])_{2,40}(?!\w)|\[\d{1,3}\]"
-                      rf"|{FILL_IN}")
+_FILL_IN = regex.compile(r"<[^\W\d_][\w -]{0,30}>|\{[^\W\d_][\w -]{0,30}\}|(?<![^\s(])_{2,40}(?!\w)|\[\d{1,3}\]"
+                         rf"|{FILL_IN}")
 """A placeholder such as `<Name>`, unless it is a tag, a blank such as `___`, and the number of a note."""
 _BETWEEN_NUMBERS = re.compile(r",? (?:[-–] )?")
 
@@ -178,15 +180,20 @@ def _with_spans(text: str, protection: Protection, marks: LineMarks, has_numbers
     """Yield a text, and its spans. A sign that belongs to the unit of a number, as in `cm\u00b2`, is not a symbol."""
     unmarked_text = marks.without_marks() if marks.spans else text
     spans = list(protection.spans(unmarked_text))
-    word_spans = [(start, end) for start, end, is_symbol in spans if not is_symbol]
-    symbol_spans = [(start, end) for start, end, is_symbol in spans if is_symbol]
+    # A span may not contain the spaces in place of a mark, such as a match of `[0-9]+ *mg` in `5 **mg**`.
+    mark_spans = [(start, end) for start, end, _ in marks.spans]
+    word_spans = _apart_from(mark_spans, [(start, end) for start, end, is_symbol in spans if not is_symbol])
+    symbol_spans = _apart_from(mark_spans, [(start, end) for start, end, is_symbol in spans if is_symbol])
     number_spans: list[tuple[int, int]] = []
+
+    def free(new_spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        return _apart_from(sorted([*word_spans, *number_spans, *mark_spans]), new_spans)
+
     if has_numbers:
-        word_spans = sorted([*word_spans, *_apart_from(word_spans, equations_in(unmarked_text))])
-        number_spans = _joined(_apart_from(word_spans, numbers_in(unmarked_text)), unmarked_text)
-        name_spans = [*names_with_digits_in(unmarked_text),
-                      *(match.span() for match in _FILL_IN.finditer(unmarked_text))]
-        word_spans = sorted([*word_spans, *_apart_from(sorted([*word_spans, *number_spans]), name_spans)])
+        word_spans = sorted([*word_spans, *free(equations_in(unmarked_text))])
+        number_spans = _joined(free(numbers_in(unmarked_text)), text)
+        word_spans = sorted([*word_spans, *free(match.span() for match in _FILL_IN.finditer(unmarked_text))])
+        word_spans = sorted([*word_spans, *free(names_with_digits_in(unmarked_text))])      # `[A1]` has one, too
         word_spans, number_spans = ([_with_brackets(span, unmarked_text) for span in spans_of_kind]
                                     for spans_of_kind in (word_spans, number_spans))
     parts: list[tuple[int, int, Part]] = [

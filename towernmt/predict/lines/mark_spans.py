@@ -5,16 +5,24 @@ r"""Find the marks of a line that the model should not see: of Markdown, HTML, f
 - Single marks are tags without a partner (`<br/>`), the codes of subtitles (`{\i1}`, `\N`), entities such as `&nbsp;`,
   and the signs between the cells of a table.
 - Marks at the edges are those of lists, quotations and headings (`- `, `a) `, `> `, `## `), and lines such as `---`.
+
+The signs inside an address, a placeholder or a word of a program are neither emphasis nor line breaks of subtitles:
+`__init__.py`, `{__name__}`, `C:\WINDOWS\NOTEPAD.EXE`.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
-from towernmt.documents.shields import Attached
+import regex  # type: ignore[import-untyped]
+
+from towernmt.documents.shields import Attached, addresses_in, codes_in, placeholders_in
 
 _SIGN_OF_MARK = re.compile(r"[*_~\[<{&\\|»«‚‹›]|``|[-=#]{3}|^\s*(?:[-+#>–—•‣◦▪·/(]|\d+\.\d+\.\d|[A-Za-z]\))")
 """Each mark has one of these signs."""
@@ -34,14 +42,15 @@ _TAGS_OF_HTML = frozenset("a abbr b big blockquote br code del div em font h1 h2
                           "ol p pre q s small span strong sub sup table tbody td th thead tr tt u ul".split())
 _SINGLE = re.compile(r"\{\\[^{}\n]{1,100}\}|(?<![\w:]:)\\[Nh](?![a-z])|&(?!(?:amp|lt|gt);)(?:[A-Za-z]\w{1,30}|#\d{1,7}"
                      r"|#[xX][0-9a-fA-F]{1,6});|(?<=\s)\|(?=\s)")
-_BEGIN = re.compile(r"\s*(?:(?:[-*+–—•‣◦▪·]|>{1,9}|#{1,6}|//|\||[-*=~#]{3,80}|[A-Za-z]\)|\([A-Za-z]\)"
-                    r"|\((?=[ivx]{2,4}\))[ivx]{2,4}\)|\d{1,3}(?:\.\d{1,3}){2,4}\.?(?=\s+[^\W\d_a-zß-ÿ]))"
-                    r"\s+(?:\[[ xX]?\]\s+)?)+(?=\S)")
+_BEGIN = regex.compile(r"\s*(?:(?:[-*+–—•‣◦▪·]|>{1,9}|#{1,6}|//|\||[-*=~#]{3,80}|[A-Za-z]\)|\([A-Za-z]\)"
+                       r"|\((?=[ivx]{2,4}\))[ivx]{2,4}\)|\d{1,3}(?:\.\d{1,3}){2,4}\.?"
+                       r"(?=\s+(?:\p{Georgian}|(?!\p{Ll})[^\W\d_])))"
+                       r"\s+(?:\[[ xX]?\]\s+)?)+(?=\S)")
 _END = re.compile(r"(?<=\S)\s+(?:[-*=~#|]{3,80}|\||-->|\*/)\s*$")
-_BRACKETS = re.compile(r"(?P<open>[(\[])[^()\[\]]*[^\W\d_][^()\[\]]*(?P<close>[)\]])(?=[.!?…]*$)")
-FILL_IN = r"(?<=[^.!?…\s] )\[[^\W\d_a-zß-ÿ][\w-]{1,30}\](?![\w(])"
+_BRACKETS = re.compile(r"(?P<open>[(\[])(?=[^()\[\]]*[^\W\d_])[^()\[\]]*+(?P<close>[)\]])(?=[.!?…]*$)")
+FILL_IN = r"(?<=[^.!?…\s] )\[\p{Lu}[\w-]{1,30}\](?![\w(])"
 """Regular expression of a word in square brackets that stays: it has a capital and is inside a sentence: `[Name]`."""
-_SQUARE_BRACKETS = re.compile(rf"(?!{FILL_IN})(?<!\w)\[(?=[^\W\d_])[^\[\]\n]{{1,60}}\](?![\w(])")
+_SQUARE_BRACKETS = regex.compile(rf"(?!{FILL_IN})(?<!\w)\[(?=[^\W\d_])[^\[\]\n]{{1,60}}\](?![\w(])")
 _QUOTES = re.compile("|".join(
     rf"(?<!\w){opening}(?=\S)[^{opening}{closing}\n]{{1,300}}(?<=\S){closing}(?!\w)" for opening, closing in (
         ("»", "«"), ("«", "»"), ("‚", "‘"), ("‹", "›"), ("›", "‹"), ("``", "''"))))
@@ -61,6 +70,24 @@ class MarkSpan(NamedTuple):
     start: int
     end: int
     mark: Attached
+
+
+class _Containers:
+    """Ranges of a text that may contain others.
+
+    Args:
+        spans: start and end of each; they may overlap.
+    """
+
+    def __init__(self, spans: Iterable[tuple[int, int]]) -> None:
+        in_order = sorted(spans)
+        self._starts = [start for start, _ in in_order]
+        self._last_ends = list(accumulate((end for _, end in in_order), max))
+
+    def contain(self, start: int, end: int) -> bool:
+        """Return whether one of the ranges contains another range."""
+        index = bisect_right(self._starts, start) - 1
+        return index >= 0 and self._last_ends[index] >= end
 
 
 class LineMarks:
@@ -102,7 +129,8 @@ class LineMarks:
                 if self._occupy((start, end)):
                     self._add(kind, key + 1, start, end)
         for match in _SINGLE.finditer(text):
-            if self._occupy(match.span()):
+            is_in_path = match[0][0] == "\\" and self._literal_texts.contain(*match.span())
+            if not is_in_path and self._occupy(match.span()):
                 self._add("single", key, *match.span())
         self.spans.sort(key=lambda span: span.start)
 
@@ -126,6 +154,11 @@ class LineMarks:
         edges = bool(self.begin) and not _starts_with(translation, self.begin)
         return count + edges + bool(self.end and not translation.rstrip().endswith(self.end))
 
+    @cached_property
+    def _literal_texts(self) -> _Containers:
+        """The addresses, placeholders and words of programs."""
+        return _Containers(span for finder in (addresses_in, placeholders_in, codes_in) for span in finder(self._text))
+
     def _is_free(self, span: tuple[int, int]) -> bool:
         index = bisect_left(self._occupied_spans, span)
         return (index == 0 or self._occupied_spans[index - 1][1] <= span[0]) and (
@@ -148,21 +181,21 @@ class LineMarks:
     def _tags(self) -> Iterator[list[tuple[int, int]]]:
         """Yield the pairs of tags, and single tags. A tag without a partner is one if HTML has it."""
         opened: list[re.Match[str]] = []
+        open_names: Counter[str] = Counter()
         for match in _TAG.finditer(self._text):
-            name = match["name"] or match["forum"]
+            name = _name_of(match)
             if match["single"]:
                 yield [match.span()]
-            elif not (match["end"] or match["forum_end"]):
-                opened.append(match)
+            elif _is_end(match) and open_names[name]:
+                index = next(index for index in reversed(range(len(opened)))
+                             if _name_of(opened[index]) == name and not _is_end(opened[index]))
+                yield [opened[index].span(), match.span()]
+                yield from ([tag.span()] for tag in opened[index + 1:] if _is_html(tag))
+                open_names.subtract(_name_of(tag) for tag in opened[index:] if not _is_end(tag))
+                del opened[index:]
             else:
-                index = next((index for index in reversed(range(len(opened)))
-                              if (opened[index]["name"] or opened[index]["forum"]) == name), None)
-                if index is None:
-                    opened.append(match)
-                else:
-                    yield [opened[index].span(), match.span()]
-                    yield from ([tag.span()] for tag in opened[index + 1:] if _is_html(tag))
-                    del opened[index:]
+                opened.append(match)
+                open_names[name] += not _is_end(match)
         yield from ([tag.span()] for tag in opened if _is_html(tag))
 
     def _square(self) -> Iterator[list[tuple[int, int]]]:
@@ -181,13 +214,22 @@ class LineMarks:
             start, end = waiting_spans.pop()
             for match in _EMPHASIS.finditer(self._text, start, end):
                 size = len(match[match.lastgroup or 0])
-                yield [(match.start(), match.start() + size), (match.end() - size, match.end())]
+                if not self._literal_texts.contain(*match.span()):
+                    yield [(match.start(), match.start() + size), (match.end() - size, match.end())]
                 waiting_spans.append((match.start() + size, match.end() - size))
 
 
 def item_number(text: str) -> re.Match[str] | None:
     """Return the match of the number of a list item at the beginning of a text, with the number as group 1."""
     return _ITEM.match(text)
+
+
+def _name_of(tag: re.Match[str]) -> str:
+    return tag["name"] or tag["forum"]
+
+
+def _is_end(tag: re.Match[str]) -> bool:
+    return bool(tag["end"] or tag["forum_end"])
 
 
 def _is_html(tag: re.Match[str]) -> bool:

@@ -23,13 +23,18 @@ _SEPARATOR = r"(?:[.,:/'’\u066b\u066c–-]|(?: ?× ?| ?x (?=\d)|x)(?=\d))"
 _DIGITS = rf"{_PHONE}|{_ANGLE}|{_GROUPED}|\d+(?:{_SEPARATOR}\d+)*(?:[eE][+-]?\d+)?"
 _CURRENCIES = "EUR USD GBP CHF JPY CNY CAD AUD SEK NOK DKK PLN CZK HUF INR BRL".split()
 _UNITS = ("% ‰ °C °F ° € $ £ ¥ ₹ km/h m/s km² m² cm² km cm mm µm nm m kg mg g ml cl l kB KB MB GB "
-          "TB Mbit/s Hz kHz MHz GHz kWh kW MW W mA V px dpi ms x").split() + _CURRENCIES
-_UNIT = "|".join(map(re.escape, sorted(_UNITS, key=len, reverse=True))).replace("%", r"%(?!\()")    # not of %(name)s
+          "TB Mbit/s Hz kHz MHz GHz kWh kW MW px dpi x").split()
+_CASED_UNITS = ["W", "V", "mA", "ms", *_CURRENCIES]
+"""Units that are words in another case: `5 w domu`, `5 v Praze`, `5 ma non`, `in 2015 Ms Miller`, `5 Sek.`"""
+_UNIT = "|".join([*map(re.escape, sorted(_UNITS, key=len, reverse=True)), f"(?-i:{'|'.join(_CASED_UNITS)})"]).replace(
+    "%", r"%(?!\()")    # not of %(name)s
+_CLITIC = r"['’]\w|-(?-i:[a-z])"
+"""Signs after a letter that is another word, not a unit: `nel 2015 l'azienda`, `în 2015 m-am mutat`."""
 _CURRENCY = rf"[€$£¥₹][ \u00a0]?|(?<!\w)(?-i:{'|'.join(_CURRENCIES)})[ \u00a0]"
 _SIGN = r"(?<![^\s(\[\"'„“»])[-−]"
 _NUMBER = re.compile(rf"(?:{_SIGN})?(?P<before>{_CURRENCY})?(?<![\w.,])(?:[vV](?=\d+(?:\.\d+)+(?!\.?\w)))?"
-                     rf"(?P<digits>{_DIGITS})(?P<unit>[ \u00a0\u202f]?(?:{_UNIT}))?(?![\w%])(?!\s?[ap]\.?m\b)",
-                     re.IGNORECASE)
+                     rf"(?P<digits>{_DIGITS})(?P<unit>[ \u00a0\u202f]?(?:{_UNIT})(?!{_CLITIC}))?"
+                     r"(?![\w%])(?!\s?[ap]\.?m\b)", re.IGNORECASE)
 _SMALL_NUMBER = re.compile(r"(?<![\w.,:/–-])\d{1,2}(?:[/–-]\d{1,2})?(?![\w%]|[.,:/–-]\d)")
 _SHORT_RANGE = re.compile(r"\d{1,2}[/–-]\d{1,2}")
 _RUN_OF_DIGITS = re.compile(_DIGITS)
@@ -42,8 +47,10 @@ _NEGATIVE = re.compile(r"[-−–] ?(?:[€$£¥₹][ \u00a0]?)?$")
 _BEFORE = 5
 """Maximum number of characters before a number that these two expressions read."""
 _NAME = re.compile(r"(?<![\w-])(?=[A-Za-z]*\d)(?:[A-Za-z]{0,4}[A-Z][A-Za-z]?\d{1,4}[A-Za-z]{0,3}|\d{1,4}[A-Z]{1,3}"
-                   r"|\d{1,4}[a-fi-kn-rt-uyz])(?![\w-]|[.,]\d)")
-"""Letters with a digit. `1st`, `90s`, `3x` and `8h` are spelled out."""
+                   r"|\d{1,4}[a-dfi-knp-rt-uyz])(?![\w-]|[.,]\d)")
+"""Letters with a digit. `1st`, `90s`, `3x`, `8h`, and ordinal numbers such as `19e` and `5o` are spelled out."""
+_SPELLED_OUT = re.compile(r"\d{1,4}(?:ST|ND|RD|TH|S|X|H|E|ER|O)")
+"""The same in a line in capitals."""
 _OPERAND = r"(?:[-−]?\d[\d.,]*(?<=\d)[\u00b2\u00b3\u00b9\u2070-\u2079]*|[A-Za-z](?!\w)[\u00b2\u00b3]?)"
 _EQUATION = re.compile(rf"(?<![\w.,]){_OPERAND}(?: ?[-−+*<>=≤≥≠≈×÷·^] ?{_OPERAND})+(?!\w)"
                        r"|(?<!\w)(?:\d+ ?)?[¼-¾⅐-⅞](?!\w)")
@@ -69,7 +76,8 @@ def numbers_in(text: str) -> Iterator[tuple[int, int]]:
 
 def names_with_digits_in(text: str) -> Iterator[tuple[int, int]]:
     """Yield start and end of each short name of letters and digits that a translation must keep."""
-    return (match.span() for match in _NAME.finditer(text))
+    is_upper = text.isupper()
+    return (match.span() for match in _NAME.finditer(text) if not (is_upper and _SPELLED_OUT.fullmatch(match[0])))
 
 
 def equations_in(text: str) -> Iterator[tuple[int, int]]:

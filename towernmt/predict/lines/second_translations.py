@@ -35,7 +35,7 @@ _FOREIGN = -0.5
 """Mean log-probability of a token, in nats, below which a line of unknown words is its own translation."""
 _WORSE = 0.5
 """Maximum loss of the mean log-probability of a token, in nats, by placeholders for small numbers and units."""
-_FINAL_MARKS = ".!?…。．｡।！？؟"
+_FINAL_MARKS = ".!?…。．｡！？؟۔।॥።။։។"
 _COMPARED = 1_000
 """Maximum number of characters of a line that are compared with its translation: the time is the square of it."""
 
@@ -157,7 +157,7 @@ class SpecialLine:
         """Return the final marks to try, in the script of the line; "" for none."""
         if not (self._is_fragment or self._is_unmarked):
             return ("",)
-        last_character = self._usual.text[-1]
+        last_character = self._usual.text[-1:]      # a line of invisible characters has none
         stop, question = ("。", "？") if "\u3040" <= last_character <= "\u9fff" else (
             "।" if "\u0900" <= last_character <= "\u09ff" else ".",
             "؟" if "\u0600" <= last_character <= "\u06ff" else "?")
@@ -172,7 +172,7 @@ class SpecialLine:
         sentence = line.sentence
         return self.request if sentence is None else replace(
             self.request, text=sentence.text, options=with_placeholders(self.request.options, sentence),
-            by_sentence=self._by_sentence)
+            by_sentence=self.request.by_sentence or self._by_sentence)
 
     def second_translation(self, line: ProtectedLine, translation: Translation) -> Translation:
         """Return a translation of a second line as one of this line."""

@@ -143,7 +143,8 @@ class SpecialLines:
             return None
         from towernmt.predict.lines.second_translations import SpecialLine
 
-        line = SpecialLine(request, self._model, frozenset(self._unknown.intersection(text)), needs_mark=needs_mark)
+        unknown = frozenset(self._unknown.intersection(clean(text)))
+        line = SpecialLine(request, self._model, unknown, needs_mark=needs_mark)
         return line if line.is_special else None
 
     def _special_by_translation(self, request: LineRequest, translation: Translation) -> SpecialLine | None:
@@ -183,6 +184,7 @@ class SpecialLines:
 
     def _is_ordinary(self, text: str) -> bool:
         """Return whether a text has only known letters, and no sign of a protected span. Both are remembered."""
+        text = clean(text)      # the vocabulary may know only the composed forms of letters
         characters = sorted(set(text) - self._ordinary - self._unknown)
         letters = [c for c in characters if c.isalpha() and not c.isascii()]
         if letters and self._settings.copy_lines != SWITCH[1]:
@@ -214,7 +216,7 @@ def with_final_run(request: LineRequest, translation: Translation) -> Translatio
 
     A translation that ends with the marks of another script, such as `？！`, does not change.
     """
-    marks = _final_marks(request.text)
+    marks = _final_marks(clean(request.text))
     if len(marks) < 2 or request.options.constraints:
         return translation
     prefix = clean(request.options.prefix)

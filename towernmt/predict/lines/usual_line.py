@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+import regex  # type: ignore[import-untyped]
+
 from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.text.letter_case import is_upper_case
 from towernmt.dataflow.text.modifiers import without_accents
 from towernmt.dataflow.text.word_segmentation import is_unspaced
 from towernmt.dataflow.vocabulary.source_text import has_final_mark
-from towernmt.documents.segments import Mark, Segment
-from towernmt.documents.shields import Protection
+from towernmt.documents.segments import Mark, Segment, plain_text
+from towernmt.documents.shields import WORD, Protection
 from towernmt.predict.lines.capitals import (
     UsualForms,
     is_in_capitals,
@@ -30,7 +32,7 @@ _NAME = re.compile(r"(?<![\w-])(?:(?<!\d )(?![IVXLCDM]+\b)[A-Z]{2,6}(?! \d)|[a-z
                    r"|(?!\w{1,60}Innen)(?:[A-Z][a-z]{1,30}){2,6})(?![\w-])")
 """Abbreviations, except units and currencies next to a number and Roman numerals; and names such as `userName`, but no
 German words for persons such as `LehrerInnen`."""
-_WORD = re.compile(r"\w+")
+_WORD = regex.compile(WORD)
 _REPETITION = re.compile(r"([^\W\d_]{1,3}?)\1{2,}", re.IGNORECASE)
 _LONG_RUN = re.compile(r"([^\W\d_])\1{3,}", re.IGNORECASE)
 """A letter that is repeated for emphasis. Three equal letters may be those of a compound, such as `Schifffahrt`."""
@@ -92,7 +94,9 @@ class UsualLine:
             for protected_words in ((self._names(), self._unreadable_words(unknown)) if is_on else ((), ())))
         self.spans = LineSpans(self.text, Protection(is_on, tuple(options.protect), words, joined_words), is_on)
         self._texts = [part for part in self.spans.segment if isinstance(part, str)]
-        is_without_words = not any(map(str.isalpha, "".join(self._texts))) or _is_program_line(self.text)
+        # The tags of `a <b>word</b>;` do not make it a statement of a program.
+        is_without_words = not any(map(str.isalpha, "".join(self._texts))) or (
+            _is_program_line(plain_text(self.spans.segment)))
         self.is_copied = model.copies and is_without_words and self.may_be_copied
         self.case, self.is_corrected, self.is_shortened = "", False, False
         self.is_foreign = model.spelling.is_foreign(self._texts)

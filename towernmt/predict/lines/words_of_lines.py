@@ -9,6 +9,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
+import regex  # type: ignore[import-untyped]
 
 from towernmt.dataflow.text.clean_text import clean, one_line
 from towernmt.dataflow.text.pharaoh_alignments import Link
@@ -21,26 +22,47 @@ Armenian."""
 _SURE_ENDS = "।॥។။"
 """Marks of Indian scripts, Khmer and Burmese that always end a sentence."""
 _ENDS = _ENDS_WITH_SPACE + _SURE_ENDS
+_CLOSING = "”’」』）】》〉〕｝"
+"""Quotes and brackets that belong to the Chinese or Japanese sentence before them."""
 
 # Patterns of positions to divide a line at, best first.
 _CUTS = [
-    re.compile(rf"(?<=[{_ENDS}])\s+|(?<=[{_ENDS}][\"'»”’)\]])\s+|(?<=[。！？])"),
+    re.compile(rf"(?<=[{_ENDS}])\s+|(?<=[{_ENDS}][\"'“”‘’»«)\]])\s+"
+               rf"|(?<=[。！？])(?![。！？…{_CLOSING}])|(?<=[。！？][{_CLOSING}])(?![{_CLOSING}])"),
     re.compile(r"(?<=[,;:–—،؛])\s+|(?<=[，、；：])"),
     re.compile(r"\s+"),
 ]
 
 # Lines with factors are divided only at spaces, first after words that end with punctuation.
 _FACTORED_CUTS = [
-    re.compile(rf"""[{_ENDS}。！？]["'»”’)\]]?\|\S+\s+"""),
+    re.compile(rf"""[{_ENDS}。！？]["'“”‘’»«)\]]?\|\S+\s+"""),
     re.compile(r"[,;:–—،؛，、；：]\|\S+\s+"),
     re.compile(r"\s+"),
 ]
 
 
-_SENTENCE_END = re.compile(rf"(?<=[^\W\d_]{{2}})(?<![IVXL]{{2}})[{_ENDS_WITH_SPACE}]+[\"'“”‘’»«)\]]*\s+"
-                           rf"(?=[\"'„“‚‘»«(\[]*[^\W\d_a-zß-ÿ])|[。！？{_SURE_ENDS}](?=.)")
-"""The end of a sentence before another one. Marks that are used for abbreviations, too, follow a word of two letters or
-more that is not a Roman numeral."""
+_ABBREVIATIONS = """prof gen col capt maj adm rev hon gov sen rep pres inc corp co ave dept approx mio mill geb verh
+    gest fa fam gebr abt univ ausg aufl bes insb einschl ausschl abzgl inkl exkl evtl sog betr max min ehem engl franz
+    lat griech ital span russ amerik österr schweiz allg urspr verst ca resp mme mlle ste av env sra srta dra ud uds
+    avda ee uu sig dott ing arch avv ir mevr bijv ul al im inż nám doc ifj id özv cad sok mah
+    ул им проф тов акад просп обл""".split()
+"""Abbreviations with a full stop that often precede a capital, in several languages. Those without a vowel are not
+listed."""
+_VOWELS = "aeiouyäöüåæøœàáâãèéêëìíîïòóôõùúûýąęěůőűıāēīōūįųаеёиоуыэюяіїєўαεηιουωάέήίόύώ"
+_ABBREVIATED = (rf"(?<=(?<![\p{{L}}\p{{M}}])(?i:{'|'.join(_ABBREVIATIONS)}"
+                rf"|(?:(?![{_VOWELS}])[\p{{Latin}}\p{{Cyrillic}}\p{{Greek}}]){{2,5}}))\.(?![.!?…])")
+_AFTER_WORD = r"(?<=[^\W\d_]{2})(?<![IVXL]{2})"
+_MARKS_BEFORE_SPACE = (rf"[{_ENDS_WITH_SPACE}]+[\"'“”‘’»«)\]]*\s+"
+                       r"(?=[\"'„“‚‘»«(\[]*(?:\p{Georgian}|(?!\p{Ll})[^\W\d_]))")
+_MARKS_WITHOUT_SPACE = rf"(?<![。！？…{_SURE_ENDS}])…*+[。！？{_SURE_ENDS}][。！？…{_SURE_ENDS}]*+"
+_SENTENCE_END = regex.compile(rf"{_AFTER_WORD}(?!{_ABBREVIATED}){_MARKS_BEFORE_SPACE}"
+                              rf"|{_MARKS_WITHOUT_SPACE}(?![\"'{_CLOSING}])(?=.)")
+"""The end of a sentence before another one. Marks before a space follow a word of two letters or more, but no
+abbreviation and no Roman numeral. The next sentence begins with a capital. In scripts that write none, such as Arabic
+or Georgian, it begins with any letter. After a quotation, as in `「行こう！」と言った`, the sentence may continue."""
+_POSSIBLE_END = regex.compile(rf"{_AFTER_WORD}{_MARKS_BEFORE_SPACE}"
+                              rf"|{_MARKS_WITHOUT_SPACE}[\"'{_CLOSING}]*+(?=.)")
+"""The same, and the end of an abbreviation, and of a quotation before further text."""
 
 
 _WORD = re.compile(r"\S+")
@@ -67,7 +89,7 @@ class Cut(NamedTuple):
 def lacks_sentences(line: str, translation: str) -> bool:
     """Return whether a translation of several sentences has fewer sentences than the line."""
     ends = len(_SENTENCE_END.findall(line))
-    return ends > 0 and len(_SENTENCE_END.findall(translation)) < ends
+    return ends > 0 and len(_POSSIBLE_END.findall(translation)) < ends
 
 
 def cuts_of(text: str, ids: list[int], vocabulary: Vocabulary, limit: int, by_sentence: bool = False) -> list[Cut]:
