@@ -6,6 +6,7 @@ A server is started once per session, when a test first requests it.
 from __future__ import annotations
 
 import gc
+import itertools
 import logging
 import os
 import random
@@ -165,6 +166,46 @@ def prepare_pairs(write_pairs: Callable[[Path], None]) -> Callable[[Path], Path]
         return place / "data"
 
     return prepare
+
+
+@pytest.fixture(scope="session")
+def next_server() -> Iterator[Callable[[], Any]]:
+    """Return `next_server()`, which alternates between two servers with different orders of the elements of sets."""
+    from tests.fork_server import ForkServer
+
+    servers: list[Any] = []
+    turns = itertools.cycle((0, 1))
+
+    def choose() -> Any:
+        turn = next(turns)
+        if turn == len(servers):
+            servers.append(ForkServer(hash_seed=turn))
+        return servers[turn]
+
+    yield choose
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture
+def start_program(next_server: Callable[[], Any], tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Return `start_program(code, ...)`, which starts Python code with arguments, and returns its `Process`.
+
+    It is a fork of a process that has imported TensorFlow, and its working directory is `tmp_path`.
+    """
+    from tests.program_process import Process
+
+    started = []
+
+    def start(code: str, *arguments: object) -> Any:
+        file = tmp_path / f"program-{len(started)}.py"
+        file.write_text(code)
+        started.append(Process([file, *map(str, arguments)], tmp_path, next_server()))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.end()
 
 
 class Killed(BaseException):

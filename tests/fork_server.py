@@ -20,6 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -154,6 +155,7 @@ def start_child(request: dict[str, Any], descriptors: list[int], started_with: d
     for name in started_with.keys() - request["environment"].keys():
         os.environ.pop(name, None)
     os.environ.update(request["environment"])
+    tempfile.tempdir = None     # an import may have looked it up
     return request["command"]
 
 
