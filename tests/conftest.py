@@ -62,8 +62,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Freeze all existing objects, so that the garbage collector does not traverse them in each test.
 
-    From now on, the sessions of this process run graphs as built, except in marked tests. Programs that tests start run
-    as for users.
+    From now on, the sessions of this process run graphs as built, except in marked tests.
     """
     gc.freeze()
     gc.callbacks.append(_freeze_what_is_left)

@@ -47,9 +47,11 @@ class Process:
         command: arguments of `python`.
         directory: working directory.
         server: starts the program as its fork; None for a new interpreter.
+        optimizes: whether TensorFlow optimises the graphs of a fork, as for users.
     """
 
-    def __init__(self, command: Sequence[str | Path], directory: Path, server: ForkServer | None = None) -> None:
+    def __init__(self, command: Sequence[str | Path], directory: Path, server: ForkServer | None = None,
+                 optimizes: bool = True) -> None:
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
         arguments = [*map(str, command)]
@@ -59,7 +61,7 @@ class Process:
                 [sys.executable, *arguments], cwd=directory, env=environment,
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         else:
-            self.popen = server.start(arguments, directory, environment)
+            self.popen = server.start(arguments, directory, environment, optimizes)
         assert self.popen.stdout is not None and self.popen.stderr is not None
         if hasattr(fcntl, "F_SETPIPE_SZ"):
             fcntl.fcntl(self.popen.stdout, fcntl.F_SETPIPE_SZ, 4096)

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -35,26 +36,34 @@ LONG_RUN = [*TINY_TRAINING, "optimizer.name=muon", "model.softmax_sample=0.5",
 
 
 @pytest.fixture
-def start(next_server: Callable[[], ForkServer], tmp_path: Path) -> Iterator[Callable[..., Process]]:
+def start(request: pytest.FixtureRequest, next_server: Callable[[], ForkServer], tmp_path: Path
+          ) -> Iterator[Callable[..., Process]]:
     """Return `start`: `start("train", "--data", ...)` starts `towernmt train`; with `program=` another Python program.
 
-    With `fork=False` it starts in a new interpreter, which imports TensorFlow.
+    In a fork, TensorFlow optimises graphs only if the test is marked `optimized`. With `fork=False` the program starts
+    in a new interpreter, which imports TensorFlow.
     """
-    yield from _starter(next_server, tmp_path)
+    yield from _starter(request.node, next_server, tmp_path)
 
 
 @pytest.fixture(scope="module")
-def module_start(next_server: Callable[[], ForkServer], tmp_path_factory: pytest.TempPathFactory
-                 ) -> Iterator[Callable[..., Process]]:
+def module_start(request: pytest.FixtureRequest, next_server: Callable[[], ForkServer],
+                 tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Process]]:
     """Return `start` for the fixtures of a module."""
-    yield from _starter(next_server, tmp_path_factory.mktemp("processes"))
+    yield from _starter(request.node, next_server, tmp_path_factory.mktemp("processes"))
 
 
-def _starter(next_server: Callable[[], ForkServer], directory: Path) -> Iterator[Callable[..., Process]]:
+def is_optimized(node: Any) -> bool:
+    """Return whether a test or a module is marked `optimized`."""
+    return node.get_closest_marker("optimized") is not None
+
+
+def _starter(node: Any, next_server: Callable[[], ForkServer], directory: Path) -> Iterator[Callable[..., Process]]:
     started: list[Process] = []
+    optimizes = is_optimized(node)
 
     def start(*arguments: str | Path, program: Sequence[str | Path] = ("-m", "towernmt"), fork: bool = True) -> Process:
-        started.append(Process([*program, *arguments], directory, next_server() if fork else None))
+        started.append(Process([*program, *arguments], directory, next_server() if fork else None, optimizes))
         return started[-1]
 
     yield start
@@ -165,15 +174,24 @@ def recording() -> Callable[..., list[str | Path]]:
 
 
 @pytest.fixture(scope="session")
-def uninterrupted(corpus: Corpus, next_server: Callable[[], ForkServer], tmp_path_factory: pytest.TempPathFactory
-                  ) -> Run:
-    """Train 120 steps without a stop."""
-    directory = tmp_path_factory.mktemp("uninterrupted")
-    process = Process([RECORDED, directory / "steps", "--",
-                       *train_arguments(corpus.prepared, directory / "run", *LONG_RUN)], directory, next_server())
-    result = process.wait()
-    assert (result.status, result.errors) == (0, ""), result.text
-    return Run(directory / "run", read_steps(directory / "steps"))
+def uninterrupted_runs(corpus: Corpus, next_server: Callable[[], ForkServer], tmp_path_factory: pytest.TempPathFactory
+                       ) -> Callable[[bool], Run]:
+    """Return a function that trains 120 steps without a stop, once for each value of its argument: see `Process`."""
+    @cache
+    def run(optimizes: bool) -> Run:
+        directory = tmp_path_factory.mktemp("uninterrupted")
+        command = [RECORDED, directory / "steps", "--", *train_arguments(corpus.prepared, directory / "run", *LONG_RUN)]
+        result = Process(command, directory, next_server(), optimizes).wait()
+        assert (result.status, result.errors) == (0, ""), result.text
+        return Run(directory / "run", read_steps(directory / "steps"))
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(request: pytest.FixtureRequest, uninterrupted_runs: Callable[[bool], Run]) -> Run:
+    """Return the uninterrupted run whose graphs are like those of the module's forks."""
+    return uninterrupted_runs(is_optimized(request.node))
 
 
 def state_but_time(checkpoint: Path) -> dict[str, Any]:

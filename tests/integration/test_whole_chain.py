@@ -10,7 +10,7 @@ import yaml
 
 from towernmt.core.settings import load_yaml
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.optimized]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_transformer.py"
 
