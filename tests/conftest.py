@@ -42,6 +42,9 @@ for _number in (signal.SIGHUP, signal.SIGINT):
     if signal.getsignal(_number) == signal.SIG_IGN:
         signal.signal(_number, lambda *_: None)
 
+# No test cuts the power, and to flush small files to the disk takes longer than to write them.
+os.fsync = lambda descriptor: None
+
 gc.disable() # while modules are imported, which creates hardly any garbage; `pytest_collection_finish` enables it again
 
 BROWSER_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
