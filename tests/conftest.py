@@ -53,6 +53,25 @@ SERVERS = {"postgresql", "mariadb", "seaweedfs"}
 """Fixtures that start a server, which takes seconds: what asks for one is marked `servers`."""
 
 
+SHARING = ("tests/integration/", "tests/examples/")
+"""Folders whose files share fixtures that take long, such as a training."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let `--dist loadfile` give all files of a folder of `SHARING` to the same worker."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class FolderScheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return next((folder for folder in SHARING if file.startswith(folder)), file)
+
+    return FolderScheduling(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that start a server, by their fixtures or by the names of their parameters."""
     for item in items:
