@@ -6,6 +6,7 @@ A server is started once per session, when a test first requests it.
 from __future__ import annotations
 
 import gc
+import itertools
 import logging
 import os
 import random
@@ -41,12 +42,34 @@ for _number in (signal.SIGHUP, signal.SIGINT):
     if signal.getsignal(_number) == signal.SIG_IGN:
         signal.signal(_number, lambda *_: None)
 
+# No test cuts the power, and to flush small files to the disk takes longer than to write them.
+os.fsync = lambda descriptor: None
+
 gc.disable() # while modules are imported, which creates hardly any garbage; `pytest_collection_finish` enables it again
 
 BROWSER_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
                  "--disable-component-update", "--disable-sync", "--host-resolver-rules=MAP far.example 127.0.0.1"]
 SERVERS = {"postgresql", "mariadb", "seaweedfs"}
 """Fixtures that start a server, which takes seconds: what asks for one is marked `servers`."""
+
+
+SHARING = ("tests/integration/", "tests/examples/")
+"""Folders whose files share fixtures that take long, such as a training."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let `--dist loadfile` give all files of a folder of `SHARING` to the same worker."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class FolderScheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return next((folder for folder in SHARING if file.startswith(folder)), file)
+
+    return FolderScheduling(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -61,8 +84,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Freeze all existing objects, so that the garbage collector does not traverse them in each test.
 
-    From now on, the sessions of this process run graphs as built, except in marked tests. Programs that tests start run
-    as for users.
+    From now on, the sessions of this process run graphs as built, except in marked tests.
     """
     gc.freeze()
     gc.callbacks.append(_freeze_what_is_left)
@@ -165,6 +187,46 @@ def prepare_pairs(write_pairs: Callable[[Path], None]) -> Callable[[Path], Path]
         return place / "data"
 
     return prepare
+
+
+@pytest.fixture(scope="session")
+def next_server() -> Iterator[Callable[[], Any]]:
+    """Return `next_server()`, which alternates between two servers with different orders of the elements of sets."""
+    from tests.fork_server import ForkServer
+
+    servers: list[Any] = []
+    turns = itertools.cycle((0, 1))
+
+    def choose() -> Any:
+        turn = next(turns)
+        if turn == len(servers):
+            servers.append(ForkServer(hash_seed=turn))
+        return servers[turn]
+
+    yield choose
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture
+def start_program(next_server: Callable[[], Any], tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Return `start_program(code, ...)`, which starts Python code with arguments, and returns its `Process`.
+
+    It is a fork of a process that has imported TensorFlow, and its working directory is `tmp_path`.
+    """
+    from tests.program_process import Process
+
+    started = []
+
+    def start(code: str, *arguments: object) -> Any:
+        file = tmp_path / f"program-{len(started)}.py"
+        file.write_text(code)
+        started.append(Process([file, *map(str, arguments)], tmp_path, next_server()))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.end()
 
 
 class Killed(BaseException):

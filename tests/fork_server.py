@@ -20,6 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -83,15 +84,18 @@ class ForkServer:
                                         pass_fds=[theirs.fileno()], start_new_session=True)
         theirs.close()
 
-    def start(self, command: Sequence[str], directory: Path, environment: Mapping[str, str]) -> ForkedProcess:
+    def start(self, command: Sequence[str], directory: Path, environment: Mapping[str, str],
+              optimizes: bool = True) -> ForkedProcess:
         """Start a program and return its process.
 
         Args:
             command: "-m" with a module, or the path of a program, and its arguments.
             directory: its working directory.
             environment: all of its environment variables.
+            optimizes: whether TensorFlow optimises its graphs, as for users.
         """
-        request = {"command": list(command), "directory": str(directory), "environment": dict(environment)}
+        request = {"command": list(command), "directory": str(directory), "environment": dict(environment),
+                   "optimizes": optimizes}
         mine, theirs = zip(*(os.pipe() for _ in range(3)), strict=True)
         stdout, stderr = (os.fdopen(descriptor, "rb") for descriptor in mine[:2])
         report = os.fdopen(mine[2], "rb", buffering=0)
@@ -154,6 +158,12 @@ def start_child(request: dict[str, Any], descriptors: list[int], started_with: d
     for name in started_with.keys() - request["environment"].keys():
         os.environ.pop(name, None)
     os.environ.update(request["environment"])
+    os.fsync = lambda descriptor: None      # as in tests/conftest.py
+    tempfile.tempdir = None     # an import may have looked it up
+    if not request["optimizes"]:
+        from tests.graphs_as_built import run_graphs_as_built
+
+        run_graphs_as_built()
     return request["command"]
 
 

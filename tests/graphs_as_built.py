@@ -15,7 +15,8 @@ def run_graphs_as_built(optimizes: Callable[[], bool] = lambda: False) -> None:
 
     def make(target: Any, config: Any) -> Any:
         changed = ConfigProto()
-        changed.CopyFrom(config)
+        if config is not None:      # it is in `Session.reset`
+            changed.CopyFrom(config)
         changed.graph_options.rewrite_options.disable_meta_optimizer = not optimizes()
         return make_options(target=target, config=changed)
 

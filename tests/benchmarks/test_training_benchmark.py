@@ -63,7 +63,7 @@ def test_pairs_see_the_same_batches() -> None:
     assert lengths == [1, 2, 2, 3, 1]
 
 
-@pytest.mark.parametrize("update_cycle", [1, 2])
+@pytest.mark.parametrize("update_cycle", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_run_prints_one_line_with_every_figure(update_cycle: int, monkeypatch: pytest.MonkeyPatch,
                                                  capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(train_work.VOCABULARY, "tiny", 50)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 
 import pytest
 from tensorpack.callbacks import Callback
 
-from tests.waiting import PATIENCE
+from tests.waiting import wait_until
 from towernmt.callbacks.stopping import StopOnSignal
 
 
@@ -112,35 +110,25 @@ sys.exit(128 + stop.received)
 """
 
 
-def blocked_process(interrupt: str, grace: float) -> subprocess.Popen[str]:
-    process = subprocess.Popen([sys.executable, "-c", BLOCKED.format(interrupt=interrupt, grace=grace)],
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.strip() == "blocked":
-            break
-    return process
+@pytest.mark.processes
+def test_a_blocked_step_is_interrupted_after_the_grace_and_training_ends_cleanly(start_program):
+    process = start_program(BLOCKED.format(interrupt="lambda: trainer.sess.run(close)", grace=0.2))
+    process.wait_for("^blocked$")
+    process.send(signal.SIGTERM)
+    result = process.wait()
+    assert result.status == 128 + signal.SIGTERM, result.errors
+    assert "saved" in result.output
 
 
 @pytest.mark.processes
-def test_a_blocked_step_is_interrupted_after_the_grace_and_training_ends_cleanly():
-    process = blocked_process("lambda: trainer.sess.run(close)", 0.2)
-    process.send_signal(signal.SIGTERM)
-    output, errors = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 128 + signal.SIGTERM, errors
-    assert "saved" in output
+def test_a_second_ctrl_c_ends_a_process_that_cannot_be_unblocked(start_program):
+    process = start_program(BLOCKED.format(interrupt="None", grace=0.2))
+    process.wait_for("^blocked$")
+    process.send(signal.SIGINT)
 
+    def ends() -> bool:
+        process.send(signal.SIGINT)     # the kernel merges signals that come before the first was delivered
+        return process.popen.poll() is not None
 
-@pytest.mark.processes
-def test_a_second_ctrl_c_ends_a_process_that_cannot_be_unblocked():
-    process = blocked_process("None", 0.2)
-    process.send_signal(signal.SIGINT)
-    for _ in range(100):  # the kernel merges signals that come before the first was delivered
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(timeout=1)
-            break
-        except subprocess.TimeoutExpired:
-            pass
-    process.communicate()
-    assert process.returncode == 128 + signal.SIGINT
+    wait_until(ends)
+    assert process.wait().status == 128 + signal.SIGINT

@@ -401,7 +401,9 @@ def test_a_custom_model_is_recognised_as_that_of_the_initial_run_under_another_p
 
 
 @pytest.mark.processes
-def test_a_dry_run_prints_settings_and_a_forecast_and_writes_nothing(data, tmp_path, capsys):
+def test_a_dry_run_prints_settings_and_a_forecast_and_writes_nothing(data, tmp_path, capsys, monkeypatch):
+    measure, rates = forecast.product_rates, []
+    monkeypatch.setattr(forecast, "product_rates", lambda gpus: rates.append(measure(gpus)) or rates[-1])
     status = main(["train", "--data", str(data), "--logdir", str(tmp_path / "run"), "--dry-run", "--set", *SMALL,
                    "train.epochs=3"])
     lines = capsys.readouterr().out.splitlines()
@@ -413,6 +415,8 @@ def test_a_dry_run_prints_settings_and_a_forecast_and_writes_nothing(data, tmp_p
     memory = re.match(r"Memory: ([\d.]+) GiB \(measured on the largest batches of data.batch_tokens=100", lines[-2])
     assert memory is not None and 0.2 < float(memory[1]) < 4
     assert lines[-1] == "Nothing was trained or written."
+    (measured,) = rates
+    assert 1e8 < measured.float32 < 1e15 and 1e8 < measured.bfloat16 < 1e15     # operations per second of a processor
 
 
 def test_a_dry_run_reports_a_finished_run_and_refuses_what_it_cannot_resume_with(six_steps, data, capsys):

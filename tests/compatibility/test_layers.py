@@ -149,7 +149,8 @@ print(tf.compat.v1.layers.Dense.__module__)
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("setting, expected", [(None, "tf_keras"), ("0", "Keras 3"), ("1", "tf_keras")])
+@pytest.mark.parametrize("setting, expected", [
+    (None, "tf_keras"), ("0", "Keras 3"), pytest.param("1", "tf_keras", marks=pytest.mark.slow)])
 def test_tf_keras_is_used_where_it_is_installed_unless_the_user_says_otherwise(setting, expected):
     environment = {key: value for key, value in os.environ.items() if key != "TF_USE_LEGACY_KERAS"}
     if setting is not None:

@@ -31,7 +31,7 @@ def build_step(name: str, precision: str) -> None:
         optimizer.apply_gradients(optimizer.compute_gradients(model.build_graph(*inputs)))
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", [
     "transformer", *(pytest.param(name, marks=pytest.mark.slow) for name in ("seq2seq", "rnnsearch", "convs2s"))])
 def test_a_step_could_run_on_a_gpu_alone(name: str, precision: str, graph: Any) -> None:

@@ -16,21 +16,25 @@ from tests.gpu.searching import LENGTHS, Search, write_searches
 
 pytestmark = pytest.mark.thorough
 
+SLOW = [Search("seq2seq"), Search(precision="float16"), Search(model={"decoder_cell": "ssru"})]
+"""Searches that copy like those of RNNSearch, in bfloat16 and of a Transformer."""
 SEARCHES = [
-    *(Search(architecture) for architecture in ("transformer", "seq2seq", "rnnsearch", "convs2s")),
-    Search(precision="bfloat16"), Search(precision="float16"),
+    *(Search(architecture) for architecture in ("transformer", "rnnsearch", "convs2s")),
+    Search(precision="bfloat16"),
     Search(settings={"beam_size": 1}),
     Search(details=True),
-    Search(model={"decoder_cell": "ssru"}),
+    *SLOW,
 ]
-IDS = [search.name for search in SEARCHES]
+PARAMETERS = [pytest.param(search, id=search.name, marks=[pytest.mark.slow] * (search in SLOW)) for search in SEARCHES]
 
 
 @pytest.fixture(scope="module")
-def found(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder with the results of all searches."""
+def found(request: pytest.FixtureRequest, library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder with the results of the searches of the selected tests."""
     folder = tmp_path_factory.mktemp("found")
-    write_searches(folder / "searches.json", SEARCHES)
+    selected = [getattr(item, "callspec", None) for item in request.session.items if item.path == request.path]
+    write_searches(folder / "searches.json", [search for search in SEARCHES if any(
+        test is not None and test.params["search"] == search for test in selected)])
     subprocess.run([sys.executable, "-m", "tests.gpu.searching", str(folder / "searches.json"), str(folder)],
                    env=fake_gpu.environment(library, 1), cwd=Path(__file__).parents[2], check=True)
     return folder
@@ -52,7 +56,7 @@ def copies_of_a_step(folder: Path, search: Search) -> Counter[str]:
     return Counter({way: round((totals["long"][way] - totals["short"][way]) / more, 1) for way in totals["long"]})
 
 
-@pytest.mark.parametrize("search", SEARCHES, ids=IDS)
+@pytest.mark.parametrize("search", PARAMETERS)
 def test_the_result_is_that_of_the_cpu(found: Path, search: Search) -> None:
     results = fake_gpu.read_arrays(found / f"{search.name}.npz")
     for name, value in results.items():
@@ -61,7 +65,7 @@ def test_the_result_is_that_of_the_cpu(found: Path, search: Search) -> None:
             np.testing.assert_allclose(value, results[name.replace("gpu/", "cpu/", 1)], rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("search", SEARCHES, ids=IDS)
+@pytest.mark.parametrize("search", PARAMETERS)
 def test_a_step_has_few_round_trips(found: Path, search: Search) -> None:
     """The host waits for the condition of the loop, and for sizes between rounds. It sends numbers without waiting."""
     copies = copies_of_a_step(found, search)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import subprocess
-import sys
 import textwrap
 import threading
 from collections.abc import Iterator
@@ -353,18 +350,15 @@ def test_statistics_of_an_interval_are_a_difference() -> None:
 
 
 @pytest.mark.processes
-def test_a_training_script_with_a_broken_source_exits_with_an_error(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(textwrap.dedent(f"""
+def test_a_training_script_with_a_broken_source_exits_with_an_error(start_program: Any) -> None:
+    result = start_program(textwrap.dedent(f"""
         import sys
         sys.path[:0] = [{str(ROOT)!r}, {str(Path(__file__).parent)!r}]
         from test_queue_input import FakeBatches, GeneralQueueInput, train
         train(GeneralQueueInput(FakeBatches(50, broken=7), name="corpus.db"), [])
         print("the end was taken for a normal one")
-        """))
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=PATIENCE,
-                          env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
-    assert done.returncode == 1, done.stdout + done.stderr
+        """)).wait()
+    assert result.status == 1, result.text
     assert ("FeederError: Feeding stopped at corpus.db (feeder 2 of 2): OSError: batch 7 is unreadable"
-            in done.stderr)
-    assert "normal one" not in done.stdout
+            in result.errors)
+    assert "normal one" not in result.output

@@ -6,20 +6,13 @@ A watchdog ends a process that hangs, which fails its test.
 
 from __future__ import annotations
 
-import fcntl
-import itertools
 import json
-import os
 import random
-import re
 import shutil
-import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -27,8 +20,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.fork_server import ForkedProcess, ForkServer
-from tests.waiting import PATIENCE
+from tests.fork_server import ForkServer
+from tests.program_process import Process, Result
 
 RECORDED = Path(__file__).with_name("recorded_train.py")
 
@@ -42,134 +35,40 @@ LONG_RUN = [*TINY_TRAINING, "optimizer.name=muon", "model.softmax_sample=0.5",
 """Ten epochs; Muon, a sampled softmax, dropout, checkpoints, validation and best checkpoints."""
 
 
-@dataclass
-class Result:
-    """The end of a process: its status and its output."""
-
-    status: int
-    output: str
-    errors: str
-
-    @property
-    def text(self) -> str:
-        return self.output + self.errors
-
-    def the_error(self) -> str:
-        """Return the one sentence on standard error with the reason of the failure; fail if there is a stack trace."""
-        assert "Traceback" not in self.text, self.text
-        sentences = [line for line in self.errors.splitlines() if line.startswith("towernmt: ")]
-        assert len(sentences) == 1, self.text
-        return sentences[0]
-
-
-class Process:
-    """A program of the package as a process whose output is read while it runs.
-
-    The pipe of its output holds 4 KiB, about 24 lines of the log, so the process is at most that far ahead of its
-    reader.
-
-    Args:
-        command: arguments of `python`.
-        directory: working directory.
-        server: starts the program as its fork; None for a new interpreter.
-    """
-
-    def __init__(self, command: Sequence[str | Path], directory: Path, server: ForkServer | None = None) -> None:
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
-        arguments = [*map(str, command)]
-        self.popen: ForkedProcess | subprocess.Popen[bytes]
-        if server is None:
-            self.popen = subprocess.Popen(
-                [sys.executable, *arguments], cwd=directory, env=environment,
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        else:
-            self.popen = server.start(arguments, directory, environment)
-        assert self.popen.stdout is not None and self.popen.stderr is not None
-        if hasattr(fcntl, "F_SETPIPE_SZ"):
-            fcntl.fcntl(self.popen.stdout, fcntl.F_SETPIPE_SZ, 4096)
-        self._lines: list[str] = []
-        self._errors: list[str] = []
-        self._error_reader = threading.Thread(target=self._read_errors, daemon=True)
-        self._error_reader.start()
-        self._watchdog = threading.Timer(PATIENCE, self.popen.kill)
-        self._watchdog.daemon = True
-        self._watchdog.start()
-
-    def wait_for(self, pattern: str) -> str:
-        """Read the output up to a line that matches `pattern`."""
-        for raw in self.popen.stdout:
-            self._lines.append(raw.decode())
-            if re.search(pattern, self._lines[-1]):
-                return self._lines[-1]
-        raise AssertionError(f"it ended without '{pattern}':\n{self.wait().text}")
-
-    def send(self, number: signal.Signals) -> None:
-        self.popen.send_signal(number)
-
-    def take_minutes(self) -> None:
-        """Disable the watchdog for this process, which may take minutes."""
-        self._watchdog.cancel()
-
-    def wait(self) -> Result:
-        """Read the output to its end, and return the result."""
-        self._lines += [raw.decode() for raw in self.popen.stdout]
-        status = self.popen.wait()
-        self._watchdog.cancel()
-        self._error_reader.join()
-        self.popen.stdout.close()
-        return Result(status, "".join(self._lines), "".join(self._errors))
-
-    def _read_errors(self) -> None:
-        with self.popen.stderr as lines:
-            self._errors += [line.decode(errors="replace") for line in lines]
-
-
-@pytest.fixture(scope="session")
-def next_server() -> Iterator[Callable[[], ForkServer]]:
-    """Return `next_server()`, which alternates between two servers with different orders of the elements of sets."""
-    servers: list[ForkServer] = []
-    turns = itertools.cycle((0, 1))
-
-    def choose() -> ForkServer:
-        turn = next(turns)
-        if turn == len(servers):
-            servers.append(ForkServer(hash_seed=turn))
-        return servers[turn]
-
-    yield choose
-    for server in servers:
-        server.stop()
-
-
 @pytest.fixture
-def start(next_server: Callable[[], ForkServer], tmp_path: Path) -> Iterator[Callable[..., Process]]:
+def start(request: pytest.FixtureRequest, next_server: Callable[[], ForkServer], tmp_path: Path
+          ) -> Iterator[Callable[..., Process]]:
     """Return `start`: `start("train", "--data", ...)` starts `towernmt train`; with `program=` another Python program.
 
-    With `fork=False` it starts in a new interpreter, which imports TensorFlow.
+    In a fork, TensorFlow optimises graphs only if the test is marked `optimized`. With `fork=False` the program starts
+    in a new interpreter, which imports TensorFlow.
     """
-    yield from _starter(next_server, tmp_path)
+    yield from _starter(request.node, next_server, tmp_path)
 
 
 @pytest.fixture(scope="module")
-def module_start(next_server: Callable[[], ForkServer], tmp_path_factory: pytest.TempPathFactory
-                 ) -> Iterator[Callable[..., Process]]:
+def module_start(request: pytest.FixtureRequest, next_server: Callable[[], ForkServer],
+                 tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Process]]:
     """Return `start` for the fixtures of a module."""
-    yield from _starter(next_server, tmp_path_factory.mktemp("processes"))
+    yield from _starter(request.node, next_server, tmp_path_factory.mktemp("processes"))
 
 
-def _starter(next_server: Callable[[], ForkServer], directory: Path) -> Iterator[Callable[..., Process]]:
+def is_optimized(node: Any) -> bool:
+    """Return whether a test or a module is marked `optimized`."""
+    return node.get_closest_marker("optimized") is not None
+
+
+def _starter(node: Any, next_server: Callable[[], ForkServer], directory: Path) -> Iterator[Callable[..., Process]]:
     started: list[Process] = []
+    optimizes = is_optimized(node)
 
     def start(*arguments: str | Path, program: Sequence[str | Path] = ("-m", "towernmt"), fork: bool = True) -> Process:
-        started.append(Process([*program, *arguments], directory, next_server() if fork else None))
+        started.append(Process([*program, *arguments], directory, next_server() if fork else None, optimizes))
         return started[-1]
 
     yield start
     for process in started:
-        if process.popen.poll() is None:
-            process.popen.kill()
-            process.wait()
+        process.end()
 
 
 @pytest.fixture(scope="session")
@@ -275,15 +174,24 @@ def recording() -> Callable[..., list[str | Path]]:
 
 
 @pytest.fixture(scope="session")
-def uninterrupted(corpus: Corpus, next_server: Callable[[], ForkServer], tmp_path_factory: pytest.TempPathFactory
-                  ) -> Run:
-    """Train 120 steps without a stop."""
-    directory = tmp_path_factory.mktemp("uninterrupted")
-    process = Process([RECORDED, directory / "steps", "--",
-                       *train_arguments(corpus.prepared, directory / "run", *LONG_RUN)], directory, next_server())
-    result = process.wait()
-    assert (result.status, result.errors) == (0, ""), result.text
-    return Run(directory / "run", read_steps(directory / "steps"))
+def uninterrupted_runs(corpus: Corpus, next_server: Callable[[], ForkServer], tmp_path_factory: pytest.TempPathFactory
+                       ) -> Callable[[bool], Run]:
+    """Return a function that trains 120 steps without a stop, once for each value of its argument: see `Process`."""
+    @cache
+    def run(optimizes: bool) -> Run:
+        directory = tmp_path_factory.mktemp("uninterrupted")
+        command = [RECORDED, directory / "steps", "--", *train_arguments(corpus.prepared, directory / "run", *LONG_RUN)]
+        result = Process(command, directory, next_server(), optimizes).wait()
+        assert (result.status, result.errors) == (0, ""), result.text
+        return Run(directory / "run", read_steps(directory / "steps"))
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(request: pytest.FixtureRequest, uninterrupted_runs: Callable[[bool], Run]) -> Run:
+    """Return the uninterrupted run whose graphs are like those of the module's forks."""
+    return uninterrupted_runs(is_optimized(request.node))
 
 
 def state_but_time(checkpoint: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 
 from towernmt.checkpoint.checkpoint_files import checkpoint_steps
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.optimized]
 
 
 @pytest.fixture(scope="module")

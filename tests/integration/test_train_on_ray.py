@@ -16,7 +16,7 @@ from tests.waiting import has_ended, wait_until
 from towernmt.checkpoint.checkpoint_files import checkpoint_steps
 
 ray = pytest.importorskip("ray", reason="needs towernmt[ray]")
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.optimized]    # workers of Ray are not forks
 
 LONG = ["train.steps=200", "checkpoint.steps=20", "validation.steps=0", "model.residual_dropout=0.1"]
 

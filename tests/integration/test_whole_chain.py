@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.waiting import PATIENCE
 from towernmt.core.settings import load_yaml
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.optimized]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_transformer.py"
 
@@ -37,16 +34,14 @@ def test_a_run_logs_every_trainable_variable_with_its_shape_and_the_total(learne
     assert "Number of parameters (elements):" in output
 
 
-def test_translate_gives_one_line_for_each_line_in_place(learned, corpus):
+def test_translate_gives_one_line_for_each_line_in_place(learned, corpus, start, tmp_path):
     known, other = corpus.file("train.source").read_bytes().splitlines()[:2]
     sources = [known, b"", known + b"\r", b"ba \xff\xfe be bi bo", b"zebra ba be bi bo", b"   ",
                b" ".join([known] * 300), other]      # and no line end at the end
-    command = [sys.executable, "-m", "towernmt.cli.main", "translate", "--model", learned[0], "--beam", "3"]
-    result = subprocess.run([str(c) for c in command], input=b"\n".join(sources), capture_output=True,
-                            check=False, timeout=PATIENCE)
-    assert result.returncode == 0, result.stderr
-    assert b"Traceback" not in result.stderr
-    lines = result.stdout.decode("utf-8").split("\n")
+    (tmp_path / "text").write_bytes(b"\n".join(sources))
+    result = start("translate", "--model", learned[0], "--beam", "3", "--input", tmp_path / "text").wait()
+    assert result.status == 0 and "Traceback" not in result.text, result.text
+    lines = result.output.split("\n")
     assert lines.pop() == ""
     assert len(lines) == len(sources)
     expected = corpus.file("train.target").read_text().splitlines()

@@ -68,7 +68,8 @@ def pictures(model, monkeypatch) -> tuple[Monitors, list[np.ndarray]]:
     return callback.trainer.monitors, drawn
 
 
-@pytest.mark.parametrize("name", tiny.names_with(pytest.mark.thorough, "transformer"))
+@pytest.mark.parametrize("name", ["transformer", pytest.param("rnnsearch", marks=pytest.mark.thorough), *(
+    pytest.param(name, marks=pytest.mark.slow) for name in ("seq2seq", "seq2seq, fed", "rnnsearch, lstm", "convs2s"))])
 def test_two_readable_sentences_are_drawn_with_their_pieces_at_each_validation(name, monkeypatch):
     monitors, drawn = pictures(tiny.make(name), monkeypatch)
     assert [(rows, columns) for _, rows, columns, _ in drawn] == [

@@ -26,7 +26,7 @@ def steps(name: str, xla: bool, count: int = 3) -> tuple[list[float], dict[str, 
     batches = [tiny.INPUTS, [x[:1] if np.ndim(x) else np.float32(3) for x in tiny.INPUTS]]
     with tf.Graph().as_default():
         switch(seed=3, xla=xla)
-        model = tiny.make(name, quiet=True)
+        model = tiny.make(name, quiet=True, **({"decoder_layers": 1} if name == "transformer" else {}))
         inputs = [tf1.placeholder(spec.dtype, spec.shape, spec.name) for spec in model.inputs()]
         with TrainTowerContext("tower0"):
             loss = model.build_graph(*inputs)

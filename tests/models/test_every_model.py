@@ -122,7 +122,8 @@ def test_gradients_of_a_style_agree_with_finite_differences_and_ignore_padding(g
             assert got == pytest.approx(expected, rel=0.02, abs=5e-4), variable
 
 
-@pytest.mark.parametrize("name", tiny.names_with(pytest.mark.thorough, "transformer"))
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name == "transformer" else [
+    pytest.mark.slow if name in tiny.RELATED else pytest.mark.thorough]) for name in tiny.MODELS])
 def test_towers_share_variables_and_a_clock_and_a_share_without_rows_counts_nothing(graph, name):
     model = tiny.make(name)
     with TrainTowerContext("tower0", index=0, total=2):

@@ -81,7 +81,8 @@ def test_a_training_tower_adds_it_to_the_loss_and_not_to_the_likelihood(graph, n
     assert got["nll"] == pytest.approx(got["plain"], rel=1e-4)
 
 
-@pytest.mark.parametrize("name", tiny.MODELS)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[pytest.mark.slow] * (name in tiny.RELATED)) for name in tiny.MODELS])
 def test_the_attention_is_a_distribution_over_the_words_of_the_source_whatever_the_padding(graph, name):
     model = tiny.make(name)
     shown = []

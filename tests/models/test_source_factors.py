@@ -42,8 +42,10 @@ def logits_of(model, source, values=None) -> tuple[np.ndarray, dict[str, np.ndar
         return session.run(logits), values
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["transformer", "seq2seq", "rnnsearch", "convs2s"])
+@pytest.mark.parametrize(("name", "kind"), [
+    *(("transformer", kind) for kind in KINDS),
+    *(pytest.param(name, kind, marks=[pytest.mark.slow] * (kind == "concat"))       # `test_every_model.py` concatenates
+      for name in ("seq2seq", "rnnsearch", "convs2s") for kind in KINDS)])
 def test_a_model_with_factors_is_one_without_whose_words_are_words_with_their_factors(name, kind):
     model = make(name, kind)
     got, values = logits_of(model, SOURCE)

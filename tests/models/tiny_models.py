@@ -61,6 +61,10 @@ def names_with(mark: pytest.MarkDecorator, *unmarked: str) -> list:
     return [pytest.param(name, marks=[] if name in unmarked else mark) for name in MODELS]
 
 
+RELATED = ("seq2seq", "rnnsearch, lstm")
+"""Models that are only slow cases of tests in which the other recurrent models show the same."""
+
+
 def make(name: str, quiet: bool = False, **more):
     """Return a model; a `quiet` one has no dropout."""
     model, settings, sizes = MODELS[name]

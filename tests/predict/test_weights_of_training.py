@@ -156,7 +156,7 @@ def test_averaged_and_grown_checkpoints_keep_the_weights_and_begin_other_runs(ru
     assert main([*command, "train.steps=2"]) == 0
 
 
-@pytest.mark.parametrize("format", ["savedmodel", "litert"])
+@pytest.mark.parametrize("format", ["savedmodel", pytest.param("litert", marks=pytest.mark.slow)])      # one graph
 def test_the_search_is_exported(run, format, tmp_path):
     assert main(["export", "--model", str(run), "--format", format, "--output", str(tmp_path / "export")]) == 0
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -31,18 +28,13 @@ with run.making("towernmt grow"):
 """
 
 
-def make(place: Path, killed_at: int) -> int:
-    return subprocess.run([sys.executable, "-c", MAKE, str(place), str(killed_at)], capture_output=True,
-                          cwd=Path(__file__).parents[2]).returncode
-
-
 @pytest.mark.processes
-def test_the_same_command_works_after_it_was_killed_anywhere(tmp_path):
+def test_the_same_command_works_after_it_was_killed_anywhere(tmp_path, start_program):
     place = tmp_path / "grown"
     for killed_at in range(4):
-        assert make(place, killed_at) == -signal.SIGKILL
+        assert start_program(MAKE, place, killed_at).wait().status == -signal.SIGKILL
         assert not (place / "settings.yaml").exists()
-    assert make(place, 9) == 0
+    assert start_program(MAKE, place, 9).wait().status == 0
     assert {path.read_text() for path in place.rglob("*") if path.is_file() and path.name != "settings.yaml"} == {"9"}
     assert not list(place.glob(".*"))
     with pytest.raises(SettingsError, match="already contains a run"), RunDirectory(place).making("towernmt grow"):

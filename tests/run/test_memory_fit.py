@@ -215,18 +215,19 @@ memory_fit.peak_of_step(default_settings(), None, None, 1, 1 << 40)
 
 
 @pytest.mark.processes
-def test_a_signal_ends_the_measuring_process_too(tmp_path):
+def test_a_signal_ends_the_measuring_process_too(tmp_path, monkeypatch, start_program):
     """The measuring process writes its number and never ends by itself."""
     (tmp_path / "python").write_text(f"#!/bin/sh\necho $$ > {tmp_path}/unfinished\n"
                                      f"mv {tmp_path}/unfinished {tmp_path}/pid\nexec sleep 600\n")
     (tmp_path / "python").chmod(0o700)
     (tmp_path / "temporary").mkdir()
-    search = subprocess.Popen([sys.executable, "-c", SEARCH, str(tmp_path / "python")],
-                              env={**os.environ, "TMPDIR": str(tmp_path / "temporary")})
-    wait_until((tmp_path / "pid").exists, search)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    search = start_program(SEARCH, tmp_path / "python")
+    wait_until((tmp_path / "pid").exists, search.popen)
     measuring = int((tmp_path / "pid").read_text())
-    search.terminate()
-    assert search.wait() == 128 + signal.SIGTERM
+    assert [*(tmp_path / "temporary").iterdir()]
+    search.send(signal.SIGTERM)
+    assert search.wait().status == 128 + signal.SIGTERM
     with pytest.raises(ProcessLookupError):
         os.kill(measuring, 0)
     assert not [*(tmp_path / "temporary").iterdir()]

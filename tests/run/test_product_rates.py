@@ -1,4 +1,4 @@
-"""The measurement of matrix products in a separate process."""
+"""The measurement of matrix products in a separate process; `test_train_command.py` makes a real one."""
 
 from __future__ import annotations
 
@@ -8,13 +8,6 @@ from types import SimpleNamespace
 import pytest
 
 from towernmt.run import product_rates
-
-
-@pytest.mark.processes
-def test_rates_are_those_of_a_processor():
-    rates = product_rates.product_rates()
-    assert rates is not None
-    assert 1e8 < rates.float32 < 1e15 and 1e8 < rates.bfloat16 < 1e15
 
 
 @pytest.mark.parametrize(("gpus", "visible", "device"), [

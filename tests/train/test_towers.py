@@ -65,7 +65,7 @@ def one_tower(tmp_path_factory):
     return train(tmp_path_factory.mktemp("one"))[0]
 
 
-@pytest.mark.parametrize("towers", [2, pytest.param(4, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("towers", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_more_towers_make_the_same_updates_and_the_same_checkpoint_names(one_tower, towers, tmp_path):
     assert_equal_variables(one_tower, train(tmp_path, towers=towers)[0], 1e-5)
 
@@ -110,7 +110,7 @@ def whole_batches(count: int) -> list[Batch]:
     return [next(stream)[1] for _ in range(count)]
 
 
-@pytest.mark.parametrize("optimizer", ["adam", pytest.param("sgd", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("optimizer", ["adam", pytest.param("sgd", marks=pytest.mark.slow)])
 def test_an_update_cycle_averages_over_all_target_tokens_of_its_batches(tmp_path, optimizer):
     complete_batches = whole_batches(6)
     parts = [half for batch in complete_batches for half in halves(batch)]

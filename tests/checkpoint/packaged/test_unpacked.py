@@ -6,12 +6,11 @@ import errno
 import gc
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -179,19 +178,20 @@ def test_a_package_that_was_replaced_is_opened_with_its_new_weights(
 
 @pytest.mark.processes
 def test_processes_that_open_a_package_at_the_same_time_read_the_same_complete_checkpoint(
-        package: Path, own_cache: Path) -> None:
-    program = ("import sys\nfrom towernmt.checkpoint.packaged_run import PackagedRun\n"
+        package: Path, own_cache: Path, tmp_path: Path, start_program: Any) -> None:
+    program = ("import sys, time\nfrom pathlib import Path\n"
+               "from towernmt.checkpoint.packaged_run import PackagedRun\n"
                "from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint\n"
-               "sys.stdin.readline()\n"
+               "print('ready')\n"
+               "while not Path(sys.argv[2]).exists(): time.sleep(0.001)\n"
                "held = OpenCheckpoint(PackagedRun(sys.argv[1]).checkpoint())\n"
                "print(sum(float(abs(held.value(name)).sum()) for name in sorted(held.shapes())))")
-    started = [subprocess.Popen([sys.executable, "-c", program, str(package)], stdin=subprocess.PIPE,
-                                stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    started = [start_program(program, package, tmp_path / "go") for _ in range(3)]
     for process in started:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    outputs = [process.communicate()[0] for process in started]
-    assert [process.returncode for process in started] == [0, 0, 0] and len(set(outputs)) == 1 and outputs[0]
+        process.wait_for("ready")
+    (tmp_path / "go").touch()
+    results = [process.wait() for process in started]
+    assert [result.status for result in results] == [0, 0, 0], results
+    assert len({result.output for result in results}) == 1 and results[0].output.count("\n") == 2
     assert len(list(own_cache.iterdir())) == 1
     assert sorted(path.name for path in next(own_cache.iterdir()).glob("checkpoints*")) == ["checkpoints"]

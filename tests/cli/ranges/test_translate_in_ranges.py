@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from towernmt.cli import translate, translate_ranges
-from towernmt.core import files, machine
+from towernmt.core import machine
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.farm.farm import Event, Ready, call
 from towernmt.predict.lines.faults import counted
@@ -72,7 +72,6 @@ def without_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setattr(module, "make_translator", lambda args, **details: Reverser())
     monkeypatch.setattr(translate_ranges, "LocalWorkers", WorkersHere)
     monkeypatch.setattr(machine, "_share", None)
-    monkeypatch.setattr(files.os, "fsync", lambda descriptor: None)      # which takes most of the time
     monkeypatch.setattr("logging.disable", lambda level: None)
     monkeypatch.chdir(tmp_path)
     for name, kind in (("a", str), ("b", lambda number: json.dumps(

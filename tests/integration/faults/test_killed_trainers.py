@@ -7,8 +7,6 @@ Steps after the last checkpoint are lost with their process and repeated. The pa
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +21,14 @@ HERE = Path(__file__).parent
 @pytest.mark.parametrize(("kills", "epochs"), [(3, 3), pytest.param(50, 32, marks=pytest.mark.slow)])
 def test_after_kills_at_random_moments_the_parameters_were_trained_on_each_pair_once_in_each_epoch(
         request: pytest.FixtureRequest, kind: str, kills: int, epochs: int, numbered: Any, counting: Any, small: Any,
-        tmp_path: Path) -> None:
+        start: Any, tmp_path: Path) -> None:
     report, logdir = tmp_path / "report", tmp_path / "run"
     command = ["train", "--data", request.getfixturevalue(kind), "--logdir", logdir, "--set", *small,
                f"train.epochs={epochs}", "init.embeddings=random"]      # the counts begin with 0
-    program = [sys.executable, HERE / "killed_trainer.py", kills, 7, report, "--", *command]
-    done = subprocess.run(list(map(str, program)), check=False, capture_output=True, text=True, timeout=3000)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = start(str(kills), "7", report, "--", *command, program=[HERE / "killed_trainer.py"])
+    process.take_minutes()
+    result = process.wait()
+    assert result.status == 0, result.text
     lives = json.loads(report.read_text())
     last = json.loads((logdir / "checkpoints" / f"step-{last_step(logdir)}" / "state.json").read_text())
     assert len(lives["steps"]) == kills + 1, "it ended before it was killed"

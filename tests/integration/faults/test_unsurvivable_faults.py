@@ -217,9 +217,9 @@ def a_shard_that_is_cut_off(faults: Faults) -> Break:
 
 
 @pytest.mark.parametrize("case", [
-    a_database_that_stays_away, a_table_that_is_dropped, a_column_that_is_renamed, an_s3_that_stays_away,
-    an_object_that_changes, an_object_that_is_deleted, a_file_that_is_gone, a_gzip_file_that_rotted,
-    a_full_disk_under_the_cache, a_shard_that_is_cut_off])
+    a_database_that_stays_away, a_table_that_is_dropped, an_s3_that_stays_away, a_file_that_is_gone,
+    a_gzip_file_that_rotted, a_full_disk_under_the_cache, *(pytest.param(case, marks=pytest.mark.slow) for case in (
+        a_column_that_is_renamed, an_object_that_changes, an_object_that_is_deleted, a_shard_that_is_cut_off))])
 def test_what_breaks_in_mid_epoch_ends_training_with_a_checkpoint_from_which_it_goes_on(
         case: Any, faults: Faults, train: Any) -> None:
     data, sentence, damage, mend, settings = case(faults)

@@ -35,7 +35,9 @@ RULES: dict[str, Any] = {"beam_size": 4, "beam_groups": 2, "n_best": 3, "tempera
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("settings", [PLAIN, RULES, {"beam_size": 1}], ids=["plain", "rules", "greedy"])
+@pytest.mark.parametrize("settings", [      # the program of the manual searches with a plain beam
+    pytest.param(PLAIN, id="plain", marks=pytest.mark.slow), pytest.param(RULES, id="rules"),
+    pytest.param({"beam_size": 1}, id="greedy")])
 def test_a_converted_search_gives_the_hypotheses_of_the_translator(
         run_on_disk: Path, tmp_path: Path, lines: list[str], settings: dict[str, Any]) -> None:
     translator = Translator(run_on_disk, checkpoint="step-1", **settings, engine="graph")

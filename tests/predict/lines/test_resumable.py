@@ -6,9 +6,9 @@ import errno
 import json
 import os
 import signal
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,9 +64,10 @@ sys.exit(main(["translate", "--model", "none", "--window", "7", *sys.argv[2:]]))
 """
 
 
-def run(killed_in_batch: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", PROGRAM, str(killed_in_batch), *arguments], capture_output=True,
-                          text=True, check=False)
+@pytest.fixture
+def run(start_program: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `run(batch, *arguments)`, which returns the result of the program. It is killed in this batch, from 1."""
+    return lambda batch, *arguments: start_program(PROGRAM, batch, *arguments).wait()
 
 
 @pytest.fixture
@@ -81,22 +82,23 @@ def source(tmp_path: Path) -> Path:
 @pytest.mark.processes
 @pytest.mark.parametrize("kind", [["--scores"], ["--n-best", "2", "--alignments", "LINKS"], ["--json"]],
                          ids=lambda kind: kind[0])
-def test_a_translation_that_is_killed_again_and_again_comes_to_the_same_bytes(source: Path, kind: list[str]) -> None:
+def test_a_translation_that_is_killed_again_and_again_comes_to_the_same_bytes(
+        source: Path, kind: list[str], run: Callable[..., Any]) -> None:
     arguments = [*kind, "--input", f"{source}.json" if kind == ["--json"] else str(source)]
     complete_output, resumed_output = source.with_name("whole"), source.with_name("parts")
     links = source.with_name("links")
     arguments = [str(links) if argument == "LINKS" else argument for argument in arguments]
-    assert run(0, *arguments, "--output", str(complete_output)).returncode == 0
+    assert run(0, *arguments, "--output", str(complete_output)).status == 0
     expected = links.rename(f"{complete_output}.links").read_text() if str(links) in arguments else ""
     for batch in (4, 1, 3):     # in the second window; in the first batch after resuming; a window later
         killed = run(batch, *arguments, "--output", str(resumed_output), "--resume")
-        assert killed.returncode == -signal.SIGKILL and not resumed_output.exists()
+        assert killed.status == -signal.SIGKILL and not resumed_output.exists()
         begun = unfinished_output(resumed_output)
         assert begun is not None and complete_output.read_bytes().startswith(begun.read_bytes())
         with begun.open("ab") as file:      # a partly written line
             file.write(b"half a li")
     resumed = run(0, *arguments, "--output", str(resumed_output), "--resume")
-    assert resumed.returncode == 0 and "resuming after line 14" in resumed.stderr
+    assert resumed.status == 0 and "resuming after line 14" in resumed.errors
     assert resumed_output.read_bytes() == complete_output.read_bytes() and complete_output.read_text().count("\n") >= 40
     assert [path.name for path in source.parent.glob("parts*")] == ["parts"]
     if expected:
@@ -105,19 +107,19 @@ def test_a_translation_that_is_killed_again_and_again_comes_to_the_same_bytes(so
 
 
 @pytest.mark.processes
-def test_what_was_begun_is_not_gone_on_with_by_another_task_or_input(source: Path) -> None:
+def test_what_was_begun_is_not_gone_on_with_by_another_task_or_input(source: Path, run: Callable[..., Any]) -> None:
     arguments = ["--input", str(source), "--output", str(source.with_name("out"))]
-    assert run(9, *arguments).returncode == -signal.SIGKILL
+    assert run(9, *arguments).status == -signal.SIGKILL
     for change, message in ((["--scores"], r"--scores: false, and not with true"),
                             (["--batch-tokens", "9"], "--batch-tokens: the default, and not with 9")):
         refused = run(0, *arguments, "--resume", *change)
-        assert refused.returncode == 1 and message in refused.stderr
+        assert refused.status == 1 and message in refused.errors
     text = source.read_text()
     source.write_text("other" + text)
     refused = run(0, *arguments, "--resume")
-    assert refused.returncode == 1 and "in is not the input that was being translated" in refused.stderr
+    assert refused.status == 1 and "in is not the input that was being translated" in refused.errors
     source.write_text(text + "1 2 3\n")     # lines that were not translated yet may change, for example by a correction
-    assert run(0, *arguments, "--resume").returncode == 0
+    assert run(0, *arguments, "--resume").status == 0
     assert source.with_name("out").read_text().endswith("1 2 3\n")
 
 

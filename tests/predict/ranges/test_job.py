@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from tests.waiting import PATIENCE
-from towernmt.core import files
 from towernmt.core.directories import LOCK_FILE, DirectoryLock
 from towernmt.core.errors import DataError, SettingsError, TowerNMTError
 from towernmt.farm.farm import Event, Failed, Lost, Result
@@ -65,7 +64,6 @@ class Setting:
 @pytest.fixture(params=[False, True], ids=["a file each", "one file"])
 def setting(request: pytest.FixtureRequest, texts: list[Path], tmp_path: Path,
             monkeypatch: pytest.MonkeyPatch) -> Setting:
-    monkeypatch.setattr(files.os, "fsync", lambda descriptor: None)      # which takes most of the time
     monkeypatch.setattr("towernmt.predict.ranges.job._POLL", 0.0)
     monkeypatch.setattr(work_directory, "_WAIT", 0.001)
     return Setting(texts, tmp_path, request.param)

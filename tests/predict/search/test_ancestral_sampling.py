@@ -96,8 +96,9 @@ def exact(first: int, limit: int, settings: SamplingSettings) -> dict[tuple[int,
 @pytest.mark.parametrize("options", [
     {}, {"top_k": 3, "temperature": 2.0}, {"epsilon": 0.2, "temperature": 1.3},
     {"top_k": 3, "top_p": 0.9, "epsilon": 0.1},
-    *(pytest.param(options, marks=pytest.mark.thorough) for options in (
-        {"temperature": 0.5}, {"temperature": 1.7}, {"top_k": 2}, {"top_k": 99}, {"top_p": 0.6}))])
+    *(pytest.param(options, marks=pytest.mark.thorough) for options in ({"top_k": 99}, {"top_p": 0.6})),
+    *(pytest.param(options, marks=pytest.mark.slow) for options in (
+        {"temperature": 0.5}, {"temperature": 1.7}, {"top_k": 2}))])
 def test_sequences_are_drawn_with_their_probabilities(options: dict[str, Any]) -> None:
     settings = SamplingSettings(samples=DRAWS, max_length_factor=1.0, max_length_constant=1, **options)
     tokens, log_prob = draw(settings, [[3, EOS], [5, EOS]])

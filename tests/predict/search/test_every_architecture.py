@@ -43,7 +43,8 @@ def search_of(model: Any, settings: SearchSettings) -> tuple[Callable[..., Decod
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("settings", [BEAM, pytest.param(SAMPLES, marks=pytest.mark.slow)], ids=["beam", "samples"])
-@pytest.mark.parametrize("name", tiny.MODELS)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[pytest.mark.slow] * (name in tiny.RELATED)) for name in tiny.MODELS])
 def test_all_settings_act_together_on_every_architecture(graph: Any, name: str, settings: SearchSettings) -> None:
     search, forced = search_of(tiny.make(name, quiet=True), settings)
     found = search(tiny.SOURCE, tiny.SOURCE_LENGTH)

@@ -33,7 +33,7 @@ def test_a_batch_whose_sentences_end_at_very_different_steps_gives_what_plain_se
 @pytest.mark.parametrize(("changes", "beam"), [
     ({}, 4), pytest.param({"positions": "relative"}, 4, marks=pytest.mark.thorough),
     pytest.param({}, 1, marks=pytest.mark.thorough),
-    pytest.param({"positions": "rotary"}, 4, marks=pytest.mark.thorough),
+    pytest.param({"positions": "rotary"}, 4, marks=pytest.mark.slow),
     pytest.param({"decoder_cell": "ssru"}, 4, marks=pytest.mark.thorough)])
 def test_what_a_transformer_finds_for_a_sentence_does_not_depend_on_when_its_neighbours_end(
         graph: Any, changes: dict[str, str], beam: int) -> None:

@@ -166,7 +166,8 @@ class Reference:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", [
+    pytest.param(variant, marks=[pytest.mark.slow] * (variant == "pre-norm")) for variant in VARIANTS])
 def test_an_imported_model_gives_the_probabilities_of_thumts_formulas(tmp_path: Path, variant: str) -> None:
     from towernmt.cli.main import main
     from towernmt.predict.scorer import Scorer
