@@ -434,6 +434,7 @@ def test_a_dry_run_reports_a_finished_run_and_refuses_what_it_cannot_resume_with
 
 def test_a_dry_run_of_a_resumed_run_counts_what_it_has_made(six_steps, data, monkeypatch):
     monkeypatch.setattr(forecast, "peak_of_step", lambda *arguments: None)
+    monkeypatch.delattr(forecast, "product_rates")      # the speed of the run is known, so none is measured
     run = RunDirectory(six_steps)
     settings = apply_overrides(run.settings(), {"train.minutes": 600, "train.steps": 0})
     result = forecast.forecast_training(settings, PreparedData(data), None, 1, run=run)

@@ -133,9 +133,9 @@ def forecast_training(settings: Settings, data: TrainingData, gpus: Sequence[int
         settings = with_fitting_batch(settings, data, gpus, towers)
     memory = peak_of_step(settings, data, gpus, towers, sys.maxsize)
     conditions = conditions or training_conditions(data, gpus, None)
-    if conditions.rates is None and not gpus:       # the speed of GPUs is not estimated
-        conditions = replace(conditions, rates=product_rates(gpus))
     before = _made_before(run)
+    if conditions.rates is None and not gpus and not all(before):       # the speed of GPUs is not estimated
+        conditions = replace(conditions, rates=product_rates(gpus))
     return TrainingForecast(settings.data.batch_tokens, *_amounts(settings, conditions, *before), memory, *before)
 
 

@@ -129,11 +129,10 @@ def test_what_a_translation_may_be_agrees_with_a_plain_search(options: dict[str,
 
 
 @pytest.mark.parametrize("extreme", [
-    {"length_penalty": 10.0}, {"length_penalty": 10.0, "length_normalization": "average"}, {"word_reward": 1000.0},
-    {"coverage_penalty": 1000.0}, {"temperature": 0.001}, {"repetition_penalty": 1000.0}, {"no_repeat_ngram": 100},
-    {"stopping": "first", "patience": 1000.0}, {"beam_groups": 3, "diversity": 1000.0},
-    {"max_length_factor": 1000.0, "max_tokens": 9}, {"max_length_constant": 1_000_000, "max_tokens": 9},
-    {"min_length": 1_000_000, "max_tokens": 9}])
+    {"length_penalty": 10.0, "length_normalization": "average", "temperature": 0.001, "no_repeat_ngram": 100},
+    {"word_reward": 1000.0, "coverage_penalty": 1000.0, "stopping": "first", "patience": 1000.0},
+    {"repetition_penalty": 1000.0, "beam_groups": 3, "diversity": 1000.0, "max_length_factor": 1000.0, "max_tokens": 9},
+    {"length_penalty": 10.0, "max_length_constant": 1_000_000, "min_length": 1_000_000, "max_tokens": 9}])
 def test_the_extreme_values_that_settings_accept_give_finite_scores(extreme: dict[str, Any]) -> None:
     settings = SearchSettings(**{"beam_size": 3, "max_length_constant": 3, **extreme})
     sentences = [[EOS], [3, 5, EOS], [6, 4, 4, 3, EOS]]
