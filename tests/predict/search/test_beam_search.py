@@ -128,6 +128,7 @@ def test_what_a_translation_may_be_agrees_with_a_plain_search(options: dict[str,
     assert changed
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("extreme", [
     {"length_penalty": 10.0, "length_normalization": "average", "temperature": 0.001, "no_repeat_ngram": 100},
     {"word_reward": 1000.0, "coverage_penalty": 1000.0, "stopping": "first", "patience": 1000.0},
