@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -58,6 +59,15 @@ def test_writers_at_the_same_time_leave_the_whole_file_of_the_last_one(tmp_path:
         first.write(b"end")
     assert path.read_bytes() == b"first " * 100_000 + b"end"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_is_written_on_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_locks(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", without_locks)
+    write_text(tmp_path / "file", "text")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("file", "text")]
 
 
 def test_a_pipe_is_not_replaced(tmp_path: Path) -> None:

@@ -180,6 +180,18 @@ def lock_descriptor(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file exclusively until it is closed, and return whether no other process holds the lock.
+
+    On a file system without locks, return True.
+    """
+    try:
+        lock_descriptor(descriptor)
+    except OSError as error:
+        return error.errno not in _BUSY
+    return True
+
+
 def _same_file(descriptor: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))

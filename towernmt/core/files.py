@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from towernmt.core.directories import lock_descriptor
+from towernmt.core.directories import try_lock
 from towernmt.core.errors import DataError
 from towernmt.core.structured_files import read_json
 
@@ -69,7 +69,7 @@ def copy_access(old: Path, new: Path) -> None:
     """Give a new file the owner, the group and the permissions of the file that it replaces, if the latter exists.
 
     Otherwise, a file that root changes could no longer be read by the server that it belongs to. If the process may not
-    give the file to this owner, the new file stays as it was created.
+    give the file to this owner, the owner and the permissions of the new file do not change.
     """
     if not old.is_file():
         return
@@ -101,12 +101,8 @@ def _open_locked(name: str, flags: int) -> int:
     """
     descriptor = os.open(name, flags & ~os.O_TRUNC, 0o666)
     try:
-        try:
-            lock_descriptor(descriptor)
-        except (BlockingIOError, PermissionError):      # the latter on Windows
-            raise BlockingIOError(errno.EAGAIN, "another process writes the file", name) from None
-        except OSError:
-            pass        # this file system has no locks
+        if not try_lock(descriptor):
+            raise BlockingIOError(errno.EAGAIN, "another process writes the file", name)
         if not os.path.exists(name) or not os.path.samestat(os.fstat(descriptor), os.stat(name)):
             raise BlockingIOError(errno.EAGAIN, "another process has just renamed the file", name)
         os.ftruncate(descriptor, 0)

@@ -6,6 +6,7 @@ Several servers may share a file. Each change holds a lock of the file, and is a
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import logging
@@ -24,7 +25,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from towernmt.core.directories import lock_descriptor
+from towernmt.core.directories import try_lock
 from towernmt.core.errors import DataError
 from towernmt.core.files import write_text
 from towernmt.core.structured_files import read_json
@@ -357,25 +358,17 @@ def _file_lock(file: Path) -> Iterator[None]:
         OSError: the lock cannot be written, or another process holds it for too long.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(file.with_name(f".{file.name}.lock"), os.O_RDWR | os.O_CREAT, 0o666)
+    path = file.with_name(f".{file.name}.lock")
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        _wait_for_lock(descriptor)
+        end = time.monotonic() + _LOCK_SECONDS
+        while not try_lock(descriptor):
+            if time.monotonic() > end:
+                raise OSError(errno.EAGAIN, "another process holds the lock", str(path))
+            time.sleep(0.02)
         yield
     finally:
         os.close(descriptor)
-
-
-def _wait_for_lock(descriptor: int) -> None:
-    end = time.monotonic() + _LOCK_SECONDS
-    while True:
-        try:
-            return lock_descriptor(descriptor)
-        except (BlockingIOError, PermissionError):      # the latter on Windows
-            if time.monotonic() > end:
-                raise
-        except OSError:
-            return      # this file system has no locks
-        time.sleep(0.02)
 
 
 def _check_directions(dictionaries: Sequence[Dictionary]) -> None:

@@ -154,6 +154,17 @@ def test_a_journal_says_how_far_the_output_on_the_disk_is_whole(tmp_path: Path) 
     assert unfinished_output(tmp_path / "out") == unfinished and unfinished_output(tmp_path / "ou") is None
 
 
+def test_a_journal_is_read_on_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_locks(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", without_locks)
+    unfinished = tmp_path / "out.unfinished-1"
+    unfinished.write_text("")
+    Journal(unfinished, {}, ResumePoint()).close()
+    assert read_journal(unfinished, {}) == [ResumePoint()]
+
+
 @pytest.mark.parametrize(("begun_engine", "engine", "advice"), [
     ("graph", "CTranslate2 4.8.5 float32", "leave out --engine, or"),
     ("CTranslate2 4.8.5 int8", "graph", "leave out --engine graph, or pass --engine ctranslate2, or"),

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from towernmt.core.directories import lock_descriptor
+from towernmt.core.directories import try_lock
 from towernmt.core.errors import DataError
 from towernmt.dataflow.text.text_lines import bounded_lines
 from towernmt.predict.lines.faults import FaultCounts
@@ -109,8 +109,7 @@ class Journal:
         self.path = Path(f"{unfinished}{SUFFIX}")
         temporary_path = Path(f"{self.path}.tmp")
         self._file = open(temporary_path, "w", encoding="utf-8")  # noqa: SIM115 -- open until the translation ends
-        with suppress(OSError):     # a file system without locks
-            lock_descriptor(self._file.fileno())
+        try_lock(self._file.fileno())       # no other process has the new file
         self._write(task)
         self.add(start)
         temporary_path.replace(self.path)
@@ -167,10 +166,8 @@ def read_journal(unfinished: Path, task: Mapping[str, Any]) -> list[ResumePoint]
     """
     path = Path(f"{unfinished}{SUFFIX}")
     with open(path, "r+", encoding="utf-8", errors="replace") as file:
-        try:
-            lock_descriptor(file.fileno())
-        except OSError:
-            raise DataError(f"{unfinished} is being written to by another process: wait until it has ended.") from None
+        if not try_lock(file.fileno()):
+            raise DataError(f"{unfinished} is being written to by another process: wait until it has ended.")
         lines = file.read().split("\n")[:-1]    # the last line is incomplete if it has no line end
     try:
         earlier_task, *records = map(json.loads, lines)
