@@ -4,8 +4,8 @@
     python benchmarks/step_parts.py --preset mini --optimizer adam --towers 2
 
 TensorFlow traces every operation of the measured steps, and each operation counts for the part that its name shows.
-With more than one thread, the times of a part are the sum over its threads. Prints one JSON line: milliseconds of each
-part in a step (mean), and `step_ms`, the wall-clock time of a step (median, traced). The work is that of `train.py` on
+With several processors, the times of a part are the sum over its threads. Prints one JSON line: milliseconds of each
+part in a step, and `step_ms`, the wall-clock time of a traced step (means). The work is that of `train.py` on
 random batches.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
+import os
 import time
 from collections import Counter
 from typing import Any
@@ -37,6 +37,8 @@ WARM = 4
 def main(arguments: list[str] | None = None) -> None:
     """Measure one training and print its record."""
     options = parser().parse_args(arguments)
+    # As many threads as processors, else the times of operations would include those of others on the same processor.
+    os.environ["TF_NUM_INTEROP_THREADS"] = str(processors())
     changes = {"softmax_sample": options.softmax_sample} if options.softmax_sample else {}
     trace = Trace()
     with without_noise():
@@ -84,7 +86,7 @@ class Trace(Callback):
         """Return the milliseconds of the parts and of a whole step."""
         steps = len(self._steps)
         parts = {f"{name}_ms": round(micros / steps / 1000, 1) for name, micros in sorted(self._micros.items())}
-        return {**parts, "step_ms": round(statistics.median(self._steps) * 1000, 1)}
+        return {**parts, "step_ms": round(sum(self._steps) / steps * 1000, 1)}
 
 
 def part(operation: str) -> str:

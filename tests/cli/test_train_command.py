@@ -17,7 +17,7 @@ from towernmt.cli.run_options import defaults_mode, settings_sources, workers_of
 from towernmt.core.errors import CheckpointError
 from towernmt.core.settings import apply_overrides, save_yaml
 from towernmt.dataflow.preparation.prepared_data import PreparedData
-from towernmt.run import forecast
+from towernmt.run import forecast, resolve
 from towernmt.run.automatic_settings import apply_automatic_settings
 from towernmt.run.directory import RunDirectory
 from towernmt.run.resolve import Overrides, ResolvedSettings, SettingsSources, resolve_settings
@@ -403,7 +403,8 @@ def test_a_custom_model_is_recognised_as_that_of_the_initial_run_under_another_p
 @pytest.mark.processes
 def test_a_dry_run_prints_settings_and_a_forecast_and_writes_nothing(data, tmp_path, capsys, monkeypatch):
     measure, rates = forecast.product_rates, []
-    monkeypatch.setattr(forecast, "product_rates", lambda gpus: rates.append(measure(gpus)) or rates[-1])
+    for user in (forecast, resolve):    # the second one for settings, of a processor that multiplies bfloat16
+        monkeypatch.setattr(user, "product_rates", lambda gpus: rates.append(measure(gpus)) or rates[-1])
     status = main(["train", "--data", str(data), "--logdir", str(tmp_path / "run"), "--dry-run", "--set", *SMALL,
                    "train.epochs=3"])
     lines = capsys.readouterr().out.splitlines()
