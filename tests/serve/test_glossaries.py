@@ -14,7 +14,8 @@ from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.predict.lines.terminology import WritableTerms
 from towernmt.serve import glossaries
-from towernmt.serve.glossaries import Dictionary, Glossaries, Glossary, read_entries
+from towernmt.serve.glossaries import Dictionary, Glossaries, Glossary
+from towernmt.serve.glossary_entries import read_entries
 from towernmt.serve.request_limits import RequestError
 
 HEAD = {"name": "ours", "source_lang": "de", "target_lang": "en"}

@@ -5,18 +5,15 @@ Several servers may share a file. Each change holds a lock of the file, and is a
 
 from __future__ import annotations
 
-import csv
 import errno
-import io
 import json
 import logging
 import os
-import re
 import secrets
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -29,24 +26,21 @@ from towernmt.core.directories import try_lock
 from towernmt.core.errors import DataError
 from towernmt.core.files import write_text
 from towernmt.core.structured_files import read_json
-from towernmt.dataflow.sources.column_files import read_csv
 from towernmt.dataflow.text.language_codes import base_code
 from towernmt.dataflow.text.word_segmentation import matching_form, words
-from towernmt.predict.lines.terminology import Term, Terminology
+from towernmt.predict.lines.terminology import Terminology
+from towernmt.serve.glossary_entries import check_entry_count, terminology_of
 from towernmt.serve.request_limits import RequestError, bad_request
 
-MAX_GLOSSARIES, MAX_ENTRIES, MAX_TERM_CHARACTERS = 1_000, 10_000, 1_024
+MAX_GLOSSARIES = 1_000
+"""Maximum number of glossaries of one caller."""
 MAX_TOTAL_TERMS, MAX_TOTAL_CHARACTERS = 1_000_000, 50_000_000
 """Maximum number of terms, and of characters of names and terms, of all glossaries of a server together."""
 MAX_REQUEST_GLOSSARIES = 10
 """Maximum number of glossaries of one request."""
 MAX_CACHED_TERMINOLOGIES, MAX_CACHED_TERMS = 100, 500_000
 """Maximum number of terminologies that stay in memory between requests, and of their terms."""
-FORMATS = ("tsv", "csv")
 _LOCK_SECONDS = 30.0    # time limit for the lock of the file, which another server holds while it writes
-_LINE_END = re.compile("\r\n|\r|\n")
-_TSV_DELIMITER = re.compile("[\t\r\n]")
-"""Characters that a quoted field of comma-separated values may contain, but not a field of `format_entries`."""
 log = logging.getLogger(__name__)
 
 
@@ -388,85 +382,3 @@ def _joined_entries(all_entries: Sequence[Mapping[str, str]]) -> Mapping[str, st
     for source, target in chain.from_iterable(entries.items() for entries in all_entries):
         entries_by_words.setdefault(tuple(words(matching_form(source))), (source, target))
     return dict(entries_by_words.values())
-
-
-def terminology_of(entries: Mapping[str, str]) -> Terminology:
-    """Return the terminology of pairs of terms.
-
-    Raises:
-        RequestError: a term cannot be used.
-    """
-    return _terminology([Term(source, target, where="the glossary") for source, target in entries.items()])
-
-
-def read_entries(text: str, format: str, check: Callable[[Terminology], None] = lambda _: None) -> dict[str, str]:
-    """Read pairs of terms from tab-separated or comma-separated values, one pair per line.
-
-    Comma-separated values may have two more columns, the languages.
-
-    Args:
-        text: content of the glossary.
-        format: one of `FORMATS`.
-        check: raises a `DataError` if a term cannot be used.
-
-    Raises:
-        RequestError: a line is not a pair, or its term is empty, too long, a duplicate, or cannot be used.
-    """
-    if format not in FORMATS:
-        raise bad_request(f"'entries_format' must be one of {', '.join(FORMATS)}.")
-    terms: dict[str, Term] = {}
-    for number, row in _rows(text.removeprefix("\ufeff"), format):
-        if not any(field.strip() for field in row):
-            continue
-        columns = (2,) if format == "tsv" else (2, 4)
-        source, target = (row[0].strip(), row[1].strip()) if len(row) in columns else ("", "")
-        if not source or not target or max(len(source), len(target)) > MAX_TERM_CHARACTERS or (
-                _TSV_DELIMITER.search(source + target)):
-            raise bad_request(f"Line {number} of the glossary is not a pair of terms with 1 to {MAX_TERM_CHARACTERS} "
-                              "characters, without tabs and line breaks.")
-        if source in terms:
-            raise bad_request(f"Line {number} of the glossary repeats the source term of an earlier line.")
-        terms[source] = Term(source, target, where=f"Line {number} of the glossary")
-    check_entry_count(len(terms))
-    terminology = _terminology(list(terms.values()))
-    try:
-        check(terminology)
-    except DataError as error:
-        raise bad_request(str(error)) from None
-    return {source: term.target for source, term in terms.items()}
-
-
-def _rows(text: str, format: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number of the last line of each row and the fields of the row.
-
-    Raises:
-        RequestError: the text is not valid CSV.
-    """
-    if format == "tsv":
-        for number, line in enumerate(_LINE_END.split(text), start=1):
-            yield number, line.split("\t")
-        return
-    reader = read_csv(io.StringIO(text, newline=""))
-    try:
-        for row in reader:
-            yield reader.line_num, row
-    except csv.Error as error:
-        raise bad_request(f"Line {reader.line_num} of the glossary is not valid CSV: {error}.") from None
-
-
-def _terminology(terms: Sequence[Term]) -> Terminology:
-    try:
-        return Terminology(terms)
-    except DataError as error:
-        raise bad_request(str(error)) from None
-
-
-def check_entry_count(entries: int) -> None:
-    """Raise a RequestError if a glossary may not have this number of terms."""
-    if not 0 < entries <= MAX_ENTRIES:
-        raise bad_request(f"A glossary must have 1 to {MAX_ENTRIES} terms per direction, but has {entries}.")
-
-
-def format_entries(entries: Mapping[str, str]) -> str:
-    """Return terms as tab-separated values."""
-    return "\n".join(f"{source}\t{target}" for source, target in entries.items())

@@ -25,7 +25,8 @@ from towernmt.serve.api.native_documents import (
     parse_uploaded_file,
 )
 from towernmt.serve.document_jobs import DocumentJob
-from towernmt.serve.glossaries import Dictionary, Glossary, format_entries, read_entries
+from towernmt.serve.glossaries import Dictionary, Glossary
+from towernmt.serve.glossary_entries import format_entries, read_entries
 from towernmt.serve.request_limits import RequestError, UnsupportedLanguageError, bad_request
 from towernmt.serve.served_models import ServedModel
 from towernmt.serve.text_translation import Splitting, TextAnswer, TextRequest, detection_text, translate_texts

@@ -21,7 +21,7 @@ from towernmt.predict.lines.line_options import OPTIONS, LineOptions
 from towernmt.serve.api.native_answers import public_card, sentence_json
 from towernmt.serve.api.native_description import description
 from towernmt.serve.api.native_fields import MAX_TRANSLATIONS, option_texts, read_fields
-from towernmt.serve.glossaries import terminology_of
+from towernmt.serve.glossary_entries import terminology_of
 from towernmt.serve.request_limits import RequestError, bad_request
 from towernmt.serve.served_models import ServedModel
 from towernmt.serve.text_translation import Sentence, TextRequest, check_model, detection_text, translate_texts

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 from towernmt.predict.lines.line_options import OPTIONS
-from towernmt.serve.glossaries import MAX_ENTRIES, MAX_TERM_CHARACTERS, check_entry_count
+from towernmt.serve.glossary_entries import MAX_ENTRIES, MAX_TERM_CHARACTERS, check_entry_count
 from towernmt.serve.request_limits import bad_request
 from towernmt.serve.web.request_parameters import Parameters
 
