@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from towernmt.core.settings import assigned, describe
+from towernmt.core.setting_values import assigned
+from towernmt.core.settings import describe
 from towernmt.dataflow import PrepareSettings
 from towernmt.models import ARCHITECTURES, architecture
 from towernmt.run import default_settings

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from towernmt.core.errors import SettingsError
+from towernmt.core.setting_values import assigned
 from towernmt.core.settings import (
     all_keys,
     apply_overrides,
-    assigned,
     check_types,
     describe,
     flatten,

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from towernmt.cluster.cluster_description import cluster_from_environment
 from towernmt.core.errors import SettingsError, suggestion
 from towernmt.core.gpus import missing_without_tensorflow
-from towernmt.core.settings import assigned, describe, parse_assignments
+from towernmt.core.setting_values import assigned
+from towernmt.core.settings import describe, parse_assignments
 from towernmt.models.architectures import ARCHITECTURES, settings_and_presets
 from towernmt.run.run_settings import VOCABULARY_SIZES
 

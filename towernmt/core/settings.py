@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import math
 import re
-import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ import yaml
 
 from towernmt.core.errors import SettingsError, nearest, remedy
 from towernmt.core.files import write_text
+from towernmt.core.setting_values import WRONG, AssignedText, as_type, assigned, composed, type_name
 from towernmt.core.structured_files import load_strict, read_yaml_text
 
 T = TypeVar("T")
@@ -170,7 +170,7 @@ def _is_readable(kind: Any, value: Any) -> bool:
         saved = yaml.safe_load(yaml.safe_dump(value))
     except yaml.YAMLError:
         return False
-    return not saved if isinstance(saved, dict) else _as_type(kind, saved) is not _WRONG
+    return not saved if isinstance(saved, dict) else as_type(kind, saved) is not WRONG
 
 
 def _types(owner: type) -> dict[str, Any]:
@@ -180,10 +180,6 @@ def _types(owner: type) -> dict[str, Any]:
     except (NameError, AttributeError, SyntaxError, TypeError) as error:
         raise SettingsError(f"{owner.__qualname__}: the type of a setting cannot be read ({error}): import or define "
                             "it in the module of the class, and not only for type checkers.") from error
-
-
-class AssignedText(str):
-    """The text of a value after `key=` of `--set`, in YAML. Quotes around a text are optional."""
 
 
 def parse_assignments(pairs: Sequence[str]) -> dict[str, str]:
@@ -203,7 +199,7 @@ def parse_assignments(pairs: Sequence[str]) -> dict[str, str]:
 
 def _assignments(key: str, value: AssignedText) -> Iterator[tuple[str, AssignedText]]:
     """Yield a key and its value; of a YAML mapping each dotted key and its value."""
-    node = _composed(value) if value.startswith("{") else None
+    node = composed(value) if value.startswith("{") else None
     if not isinstance(node, yaml.MappingNode):
         yield key, value
         return
@@ -330,9 +326,9 @@ def _nearest(key: str, spellings: Mapping[str, str]) -> str:
 
 def _convert(owner: type, field: dataclasses.Field[Any], key: str, value: Any, origin: str) -> Any:
     kind = _types(owner)[field.name]
-    converted = _as_type(kind, value)
-    if converted is _WRONG:
-        raise SettingsError(f"{origin}: {key}={value} is not {_type_name(kind)} "
+    converted = as_type(kind, value)
+    if converted is WRONG:
+        raise SettingsError(f"{origin}: {key}={value} is not {type_name(kind)} "
                             f"(default: {assigned(_default(field))}).")
     breach = _breach(field, converted)
     if breach:
@@ -345,119 +341,6 @@ def _nearest_choice(field: dataclasses.Field[Any], value: Any) -> str:
     choice_by_letters = {re.sub(r"[\W_]", "", choice.lower()): choice for choice in field.metadata.get("choices", ())}
     close = nearest(re.sub(r"[\W_]", "", str(value)), choice_by_letters)
     return f" Did you mean '{choice_by_letters[close]}'?" if close else ""
-
-
-_WRONG = object()
-
-
-_NONE = ("none", "null", "~")
-_TRUTH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
-
-
-def _as_type(kind: Any, value: Any) -> Any:
-    """Return a value as the type of a field, or `_WRONG` if it is of another type."""
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (typing.Union, types.UnionType):
-        inner = next(a for a in args if a is not type(None))
-        if value is None or (isinstance(value, str) and (value.lower() in _NONE or (not value and inner is not str))):
-            return None
-        return _as_type(inner, value)
-    if origin in (list, tuple) and args:
-        items = _items(value, args[0]) if isinstance(value, str) else value
-        kinds = [*args] if origin is tuple and args[-1] is not ... else None
-        if not isinstance(items, (list, tuple)) or (kinds is not None and len(kinds) != len(items)):
-            return _WRONG
-        converted = [_as_type(*pair) for pair in zip(kinds or [args[0]] * len(items), items, strict=True)]
-        return _WRONG if any(c is _WRONG for c in converted) else origin(converted)
-    if origin is typing.Literal:
-        return next((choice for choice in args if _as_type(type(choice), value) == choice), _WRONG)
-    if kind in (list, tuple) and isinstance(value, str):
-        return _WRONG       # not its letters
-    if isinstance(value, AssignedText):
-        value = _unquoted(value)
-    if kind is bool:
-        return value if isinstance(value, bool) else _TRUTH.get(str(value).lower(), _WRONG)
-    if kind is str:
-        return str(value) if isinstance(value, str) else _WRONG
-    return _WRONG if isinstance(value, bool) else _as_number(kind, value)
-
-
-def _as_number(kind: Any, value: Any) -> Any:
-    """Return a value as `int` or `float`; `_WRONG` if it is no such number."""
-    try:
-        if kind is int and isinstance(value, str) and not value.strip().lstrip("+-").replace("_", "").isdecimal():
-            value = float(value)        # 1e4
-        if kind is int and isinstance(value, float) and not value.is_integer():
-            return _WRONG
-        converted = kind(value)
-        return _WRONG if converted != converted else converted      # NaN
-    except (TypeError, ValueError, OverflowError):
-        return _WRONG
-
-
-def _items(text: str, kind: Any) -> Any:
-    """Return the items of a list that is written with commas or as YAML; `_WRONG` if it begins as YAML and is not.
-
-    Args:
-        text: `1,2`, `[1, 2]`, `["a, b", c]`, `- 1`, or nothing for no items. A list of texts may hold regular
-            expressions, which can begin with a bracket: `[a-z]+/kernel`.
-        kind: the type of an item.
-    """
-    text = text.strip()
-    if not text or text.lower() in _NONE:
-        return []
-    if kind is not str and text[0] + text[-1] == "()":
-        text = f"[{text[1:-1]}]"
-    if text[0] == "[" or text.startswith("- ") or (len(text) > 1 and text[0] in "'\"" and text[0] == text[-1]):
-        node = _composed(text if text[0] in "[-" else f"[{text}]")
-        if isinstance(node, yaml.SequenceNode):
-            scalars = all(isinstance(item, yaml.ScalarNode) for item in node.value)
-            return [str(item.value) for item in node.value] if scalars else _WRONG
-        if kind is not str or text[-1] == "]" or "'" in text or '"' in text:
-            return _WRONG
-    return [item.strip() for item in text.split(",") if item.strip()]
-
-
-def _unquoted(text: str) -> str:
-    """Return a text without the quotes of YAML around it, if it has some."""
-    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
-        node = _composed(text)
-        if isinstance(node, yaml.ScalarNode):
-            return str(node.value)
-    return text
-
-
-def _composed(text: str) -> yaml.Node | None:
-    """Return the node of a YAML text, whose scalars are unconverted texts; None if the text is not YAML."""
-    try:
-        return yaml.compose(text, yaml.SafeLoader)
-    except (yaml.YAMLError, RecursionError):
-        return None
-
-
-def assigned(value: Any) -> str:
-    """Return the value of a setting in the form that `--set` accepts: `none`, `true`, `[a, "b, c"]`."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (list, tuple)):
-        return yaml.safe_dump(list(value), default_flow_style=True, width=math.inf, allow_unicode=True).strip()
-    text = str(value)
-    if isinstance(value, str) and (text != text.strip() or text.lower() in _NONE or text[:1] in ("'", '"', "{")):
-        return yaml.safe_dump(text, default_style='"', width=math.inf, allow_unicode=True).strip()
-    return text
-
-
-def _type_name(kind: Any) -> str:
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text",
-             list: "a list in a settings file", tuple: "a list in a settings file"}
-    args = [a for a in typing.get_args(kind) if a is not type(None)]
-    if typing.get_origin(kind) is typing.Literal:
-        return f"one of {', '.join(map(str, args))}"
-    if typing.get_origin(kind) in (list, tuple) and args:
-        return f"a list such as `[a, b]` or `a,b` ({names.get(args[0], str(args[0]))} each)"
-    return names.get(args[0] if args else kind, str(kind))
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

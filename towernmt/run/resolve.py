@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from towernmt.callbacks.schedules import noam
 from towernmt.checkpoint.records import recorded_initial_weights, without_provenance
 from towernmt.core.errors import SettingsError
-from towernmt.core.settings import apply_overrides, assigned, flatten, load_yaml
+from towernmt.core.setting_values import assigned
+from towernmt.core.settings import apply_overrides, flatten, load_yaml
 from towernmt.models.architectures import settings_and_presets
 from towernmt.run.automatic_options import PROPOSED_PRESETS, automatic_towers, proposed_preset
 from towernmt.run.automatic_settings import AUTOMATIC_SETTINGS_FILE, apply_automatic_settings
