@@ -19,10 +19,12 @@ from tensorpack.utils import logger
 from train_flops import train_flops
 
 from towernmt.callbacks.learning_rate import LearningRateSchedule
+from towernmt.callbacks.nan_guard import NaNGuard
 from towernmt.callbacks.progress import Progress
 from towernmt.callbacks.saver import CheckpointSaver
 from towernmt.callbacks.schedules import inverse_square_root
-from towernmt.callbacks.stopping import NaNGuard, StopAtStep, StopOnSignal
+from towernmt.callbacks.stop_on_signal import StopOnSignal
+from towernmt.callbacks.stopping import StopAtStep
 from towernmt.core.graph_state import GraphSettings, configure_graph
 from towernmt.core.machine import processors
 from towernmt.core.session import session_config, use_gpus

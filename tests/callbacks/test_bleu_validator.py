@@ -23,7 +23,8 @@ from tensorpack.train import SimpleTrainer
 from towernmt.callbacks.bleu_validator import BleuValidator
 from towernmt.callbacks.learning_rate import LearningRateSchedule
 from towernmt.callbacks.schedules import piecewise
-from towernmt.callbacks.stopping import EarlyStopping, StopOnSignal
+from towernmt.callbacks.stop_on_signal import StopOnSignal
+from towernmt.callbacks.stopping import EarlyStopping
 from towernmt.callbacks.validation_towers import ValidationTowers, teacher_forced_batches
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.tf_compat import tf, tf1

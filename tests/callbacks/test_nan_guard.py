@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tensorpack.callbacks import Callback
 
-from towernmt.callbacks.stopping import NaNGuard
+from towernmt.callbacks.nan_guard import NaNGuard
 from towernmt.core.errors import DivergenceError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.optim.gradients import watch_gradients

@@ -10,7 +10,7 @@ import pytest
 from tensorpack.callbacks import Callback
 
 from tests.waiting import wait_until
-from towernmt.callbacks.stopping import StopOnSignal
+from towernmt.callbacks.stop_on_signal import StopOnSignal
 
 
 def send_at(step, number):
@@ -85,7 +85,7 @@ from tensorpack.input_source import PlaceholderInput
 from tensorpack.tfutils.sesscreate import NewSessionCreator
 from tensorpack.tfutils.sessinit import JustCurrentSession
 from tensorpack.train import Trainer
-from towernmt.callbacks.stopping import StopOnSignal
+from towernmt.callbacks.stop_on_signal import StopOnSignal
 from towernmt.core.tf_compat import tf, tf1
 
 class Blocked(Trainer):                    # its step waits for ever: nobody fills the queue

@@ -30,8 +30,9 @@ def train(towers: int, steps: int = 4, batches: int = 12, folder: Path | None = 
     from tensorpack.train.interface import launch_train_with_config
 
     from tests.train.plain_model import PlainBatches, PlainModel
+    from towernmt.callbacks.nan_guard import NaNGuard
     from towernmt.callbacks.saver import CheckpointSaver
-    from towernmt.callbacks.stopping import NaNGuard, StopAtStep
+    from towernmt.callbacks.stopping import StopAtStep
     from towernmt.core.graph_state import GraphSettings, configure_graph
     from towernmt.core.tf_compat import tf, tf1
     from towernmt.input_source import GeneralQueueInput

@@ -156,8 +156,9 @@ def train(case: Case, fake: bool) -> tuple[dict[str, Any], str | None]:
     from tensorpack.utils import logger
 
     from towernmt.callbacks.learning_rate import LearningRateSchedule
+    from towernmt.callbacks.nan_guard import NaNGuard
     from towernmt.callbacks.schedules import inverse_square_root
-    from towernmt.callbacks.stopping import NaNGuard, StopAtStep
+    from towernmt.callbacks.stopping import StopAtStep
     from towernmt.core.graph_state import GraphSettings, configure_graph
     from towernmt.core.tf_compat import tf, tf1
     from towernmt.input_source import GeneralQueueInput

@@ -12,8 +12,9 @@ from tensorpack.callbacks import Callback, MonitorBase
 from tensorpack.train.interface import launch_train_with_config
 
 from tests.variables import checkpoint_values
+from towernmt.callbacks.nan_guard import NaNGuard
 from towernmt.callbacks.saver import CheckpointSaver
-from towernmt.callbacks.stopping import NaNGuard, StopAtStep
+from towernmt.callbacks.stopping import StopAtStep
 from towernmt.callbacks.summaries import LossScaleMonitor
 from towernmt.core.errors import CheckpointError, DivergenceError, SettingsError
 from towernmt.core.graph_state import GraphSettings, LossScaling, configure_graph

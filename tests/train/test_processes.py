@@ -13,9 +13,10 @@ from tensorpack.train.base import StopTraining
 from tests.train.plain_model import PlainBatches, PlainModel, train_plainly
 from towernmt.callbacks.best_checkpoints import BestCheckpoints
 from towernmt.callbacks.learning_rate import LearningRateSchedule
+from towernmt.callbacks.nan_guard import NaNGuard
 from towernmt.callbacks.saver import CheckpointSaver
 from towernmt.callbacks.schedules import constant
-from towernmt.callbacks.stopping import NaNGuard, StopAtStep
+from towernmt.callbacks.stopping import StopAtStep
 from towernmt.core.errors import DataError, DivergenceError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.core.world import Decision, World, in_world

@@ -10,6 +10,7 @@ __getattr__, __dir__, __all__ = lazy_exports(__name__, {
     "bleu_validator": ["BleuValidator"],
     "hooks": ["CallbackToHook", "HookToCallback"],
     "learning_rate": ["LearningRateSchedule", "ReduceOnPlateau", "make_schedule"],
+    "nan_guard": ["NaNGuard"],
     "progress": ["Progress"],
     "run_hooks": ["separate_runs"],
     "saver": ["CheckpointSaver"],
@@ -17,6 +18,7 @@ __getattr__, __dir__, __all__ = lazy_exports(__name__, {
         "RATES", "Rate", "ScheduleSettings", "budget", "constant", "cosine", "exponential",
         "inverse_square_root", "linear", "noam", "piecewise"],
     "stateful": ["Patience", "ScoreWatcher", "StatefulCallback"],
-    "stopping": ["EarlyStopping", "NaNGuard", "StopAfterMinutes", "StopAtStep", "StopOnSignal"],
+    "stop_on_signal": ["StopOnSignal"],
+    "stopping": ["EarlyStopping", "StopAfterMinutes", "StopAtStep"],
     "summaries": ["Histograms", "LossScaleMonitor"],
 })

@@ -13,7 +13,7 @@ from tensorpack.utils import logger
 
 from towernmt.callbacks.stateful import EndOfTraining, Period, StatefulCallback, find_callbacks
 from towernmt.callbacks.status_line import duration
-from towernmt.callbacks.stopping import StopOnSignal
+from towernmt.callbacks.stop_on_signal import StopOnSignal
 from towernmt.callbacks.summaries import markdown_cell, text_summary
 from towernmt.callbacks.validation_metrics import (
     MEAN_OF_SETS,

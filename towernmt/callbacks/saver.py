@@ -13,6 +13,7 @@ from tensorpack.callbacks import Callback
 from tensorpack.tfutils.common import get_global_step_var
 from tensorpack.utils import logger
 
+from towernmt.callbacks.nan_guard import NaNGuard
 from towernmt.callbacks.stateful import (
     EndOfTraining,
     Period,
@@ -22,7 +23,6 @@ from towernmt.callbacks.stateful import (
     find_callbacks,
     with_inner_callbacks,
 )
-from towernmt.callbacks.stopping import NaNGuard
 from towernmt.checkpoint.checkpoint_files import (
     CHECKSUM,
     STATE,

@@ -19,17 +19,12 @@ from towernmt.callbacks.attention_pictures import AttentionPictures
 from towernmt.callbacks.best_checkpoints import BestCheckpoints
 from towernmt.callbacks.bleu_validator import BleuValidator
 from towernmt.callbacks.learning_rate import make_schedule
+from towernmt.callbacks.nan_guard import NaNGuard
 from towernmt.callbacks.progress import Progress
 from towernmt.callbacks.saver import CheckpointSaver, restore_callback
 from towernmt.callbacks.stateful import ScoreWatcher
-from towernmt.callbacks.stopping import (
-    EarlyStopping,
-    EndOfEpochs,
-    NaNGuard,
-    StopAfterMinutes,
-    StopAtStep,
-    StopOnSignal,
-)
+from towernmt.callbacks.stop_on_signal import StopOnSignal
+from towernmt.callbacks.stopping import EarlyStopping, EndOfEpochs, StopAfterMinutes, StopAtStep
 from towernmt.callbacks.summaries import Histograms, LossScaleMonitor
 from towernmt.callbacks.validation_metrics import MEANS_OF_TRAINING, METRICS, mode_of
 from towernmt.checkpoint.checkpoint_files import STATE, CheckpointState, latest_checkpoint, read_state

@@ -26,7 +26,7 @@ import numpy as np
 from tensorpack.train.interface import launch_train_with_config
 from tensorpack.utils import logger
 
-from towernmt.callbacks.stopping import NaNGuard
+from towernmt.callbacks.nan_guard import NaNGuard
 from towernmt.core.errors import DataError, SettingsError, TowerNMTError
 from towernmt.core.gpus import smallest_memory
 from towernmt.core.graph_state import configure_graph
