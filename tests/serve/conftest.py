@@ -112,10 +112,10 @@ def make_client() -> Iterator[Callable[..., Any]]:
 
     from tests.serve.echo_engine import Echo
     from towernmt.dataflow.text.language_codes import parse_direction
+    from towernmt.serve.application import make_app
     from towernmt.serve.model_loading import LoadedModel
     from towernmt.serve.request_limits import ServerLimits
     from towernmt.serve.served_models import Models, ServedModel
-    from towernmt.serve.server import make_app
     from towernmt.serve.service import Access, Service
 
     services = []

@@ -270,7 +270,7 @@ def test_a_client_that_reads_slowly_is_not_left():
     from uvicorn.server import ServerState
 
     from towernmt.serve.request_limits import ServerLimits
-    from towernmt.serve.server import connection_class
+    from towernmt.serve.web.connections import connection_class
 
     class SlowTransport(asyncio.Transport):
         """Has fewer unsent bytes at two timeouts, and as many at the third one."""

@@ -40,7 +40,7 @@ def test_a_path_takes_its_methods_and_no_other(make_client, path):
 
 
 def test_the_table_has_all_paths(make_client):
-    from towernmt.serve.server import make_app
+    from towernmt.serve.application import make_app
 
     app = make_app(make_client().service)._app
     for route in app.routes:

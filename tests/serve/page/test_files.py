@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from towernmt.serve.server import page_files
+from towernmt.serve.application import page_files
 
 
 def test_all_files_are_there_with_their_types_and_a_policy_that_lets_in_nobody_else(make_client: Any) -> None:
@@ -37,7 +37,7 @@ def test_the_page_names_no_other_host_and_writes_no_html() -> None:
 
 
 def test_a_server_may_have_no_page(make_client: Any) -> None:
-    from towernmt.serve.server import make_app
+    from towernmt.serve.application import make_app
 
     service = make_client().service
     service.page = False
