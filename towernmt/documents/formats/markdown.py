@@ -15,15 +15,8 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from towernmt.core.errors import DataError
-from towernmt.documents.formats.markdown_inline import (
-    Image,
-    Inline,
-    Unknown,
-    full_reference,
-    keep_extensions,
-    whole_tokens,
-    without_extensions,
-)
+from towernmt.documents.formats.markdown_extensions import keep_extensions, without_extensions
+from towernmt.documents.formats.markdown_inline import Image, Inline, Unknown, full_reference, whole_tokens
 from towernmt.documents.formats.text_files import (
     NARROWEST,
     Pieces,
