@@ -23,7 +23,7 @@ from towernmt.core.errors import CheckpointError, DivergenceError, SettingsError
 from towernmt.core.settings import apply_overrides
 from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.evaluate.metrics import Scores
-from towernmt.interop.model_card import validation_scores
+from towernmt.interop.model_card_facts import validation_scores
 from towernmt.plots.recorded_runs import read_run
 from towernmt.plots.run_comparison import run_outcome
 from towernmt.run import averaged_end, launch

@@ -9,14 +9,20 @@ inside it, would have no word of its own, the pairs of the same parent get large
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from itertools import accumulate
-from typing import NamedTuple
 
 from towernmt.documents.atom_alignment import TargetAtom
+from towernmt.documents.mark_tree import (
+    AtomRange,
+    MarkNode,
+    set_minimum_words,
+    total_length,
+    tree_of_marks,
+    write_marks,
+)
 from towernmt.documents.segments import Mark, Tag
-from towernmt.documents.source_sentences import Gap, SourceSentence
+from towernmt.documents.source_sentences import SourceSentence
 
 MAX_WORK = 300_000
 """Sum of the lengths of all pairs, in atoms, above which marks are placed by their relative position only."""
@@ -26,64 +32,22 @@ MAX_WORD_DISTANCE = 16
 """Maximum distance, in atoms, of a word that a pair without aligned words may surround."""
 
 
-class AtomRange(NamedTuple):
-    """A range of atoms in the translation; the end is exclusive."""
-
-    start: int
-    end: int
-
-
-@dataclass(eq=False)
-class _Node:
-    """A pair of marks, or a single mark, in the tree of a sentence.
-
-    Attributes:
-        start, end: range of source atoms inside the pair; a pair that continues in another sentence ends at the edge.
-        order: index among all marks.
-        opening, closing: the marks; None if the mark is in another sentence.
-        joined: whether the mark touches the atom before it and the atom after it, without white space.
-        children: nodes inside the pair, in order.
-        min_words: minimum number of words in the translation, so that neither the pair nor a pair inside it is empty.
-        run: range in the translation.
-    """
-
-    start: int
-    end: int
-    order: int
-    opening: Mark | None = None
-    closing: Mark | None = None
-    joined: tuple[bool, bool] = (False, False)
-    children: list[_Node] = field(default_factory=list)
-    min_words: int = 0
-    run: AtomRange = AtomRange(0, 0)
-
-    @property
-    def begins_before(self) -> bool:
-        """Whether the pair begins in an earlier sentence."""
-        return self.opening is None
-
-    @property
-    def ends_after(self) -> bool:
-        """Whether the pair begins in this sentence and ends in a later one."""
-        return self.opening is not None and self.closing is None
-
-
-_Aligned = Sequence[tuple[_Node, Sequence[int]]]
+_Aligned = Sequence[tuple[MarkNode, Sequence[int]]]
 """Nodes that surround source atoms, each with the indices of the target atoms that are aligned with these."""
 
 
 def place_marks(sentence: SourceSentence, atoms: Sequence[TargetAtom]) -> list[list[Mark]]:
     """Return the marks before each atom of a translation, and after the last one."""
     marks_before: list[list[Mark]] = [[] for _ in range(len(atoms) + 1)]
-    root = _tree(sentence)
+    root = tree_of_marks(sentence)
     if not root.children:
         return marks_before
-    if _work(root) > MAX_WORK:
+    if total_length(root) > MAX_WORK:
         for index, gap in enumerate(sentence.gaps):
             target_index = index * len(atoms) // len(sentence.atoms)
             marks_before[target_index].extend(item.mark for item in gap if isinstance(item, Tag))
         return marks_before
-    _set_minimum_words(root)
+    set_minimum_words(root)
     root.run = AtomRange(0, len(atoms))
     links = _SentenceAlignment(sentence, atoms)
     stack = [root]
@@ -91,59 +55,8 @@ def place_marks(sentence: SourceSentence, atoms: Sequence[TargetAtom]) -> list[l
         node = stack.pop()
         _place_children(node, links)
         stack += node.children
-    _write_marks(root, marks_before)
+    write_marks(root, marks_before)
     return marks_before
-
-
-def _tree(sentence: SourceSentence) -> _Node:
-    """Return the marks as a tree, whose root is the sentence."""
-    tags = [(index, *tag_with_joints) for index, gap in enumerate(sentence.gaps) for tag_with_joints in _tags_of(gap)]
-    root = _Node(0, len(sentence.atoms), -1)
-    open_nodes = [root]
-    opened_keys: set[int] = set()
-    unopened = []
-    for _, tag, _ in tags:
-        if tag.role == "open":
-            opened_keys.add(tag.mark.key)
-        elif tag.role == "close" and tag.mark.key not in opened_keys:
-            unopened.append(tag)
-    for number in range(len(unopened)):
-        open_nodes.append(_Node(0, root.end, number - len(unopened)))
-        open_nodes[-2].children.append(open_nodes[-1])
-    for order, (index, tag, joined) in enumerate(tags):
-        if tag.role == "close":
-            open_nodes[-1].end, open_nodes[-1].closing = index, tag.mark
-            open_nodes.pop()
-            continue
-        node = _Node(index, root.end if tag.role == "open" else index, order, tag.mark, joined=joined)
-        open_nodes[-1].children.append(node)
-        if tag.role == "open":
-            open_nodes.append(node)
-    return root
-
-
-def _tags_of(gap: Gap) -> list[tuple[Tag, tuple[bool, bool]]]:
-    """Return the marks of a gap, and whether each touches the atom before the gap and the atom after it."""
-    spaces = [index for index, item in enumerate(gap) if isinstance(item, str)]
-    first, last = (spaces[0], spaces[-1]) if spaces else (len(gap), -1)
-    return [(item, (index < first, index > last)) for index, item in enumerate(gap) if isinstance(item, Tag)]
-
-
-def _work(root: _Node) -> int:
-    work, stack = 0, [root]
-    while stack:
-        node = stack.pop()
-        work += node.end - node.start
-        stack += node.children
-    return work
-
-
-def _set_minimum_words(root: _Node) -> None:
-    nodes = [root]
-    for node in nodes:
-        nodes += node.children
-    for node in reversed(nodes):
-        node.min_words = max(sum(child.min_words for child in node.children), int(node.start < node.end))
 
 
 class _SentenceAlignment:
@@ -170,7 +83,7 @@ class _SentenceAlignment:
         """Return the atoms of a range that are aligned with source atoms from `start` to `end`."""
         return sorted({index for indices in self._of[start:end] for index in indices if run.start <= index < run.end})
 
-    def targets_of_words(self, node: _Node, run: AtomRange) -> list[int]:
+    def targets_of_words(self, node: MarkNode, run: AtomRange) -> list[int]:
         """Return the atoms of a range that are aligned with the complete words that a pair surrounds partly."""
         first, after = self._word_start[node.start], self._word_end[node.end - 1]
         return self.targets_of(first, after, run) if after - first <= node.end - node.start + MAX_WORD_LENGTH else []
@@ -179,7 +92,7 @@ class _SentenceAlignment:
         """Return the number of aligned atoms between two atoms."""
         return self._linked[after] - self._linked[before + 1]
 
-    def has_enough_words(self, node: _Node) -> bool:
+    def has_enough_words(self, node: MarkNode) -> bool:
         """Return whether the range of a node has enough words for the nodes inside it, or all of its aligned atoms."""
         start, end = node.run
         if start == end or node.min_words < 2:
@@ -201,7 +114,7 @@ class _SentenceAlignment:
         """Return whether other aligned atoms are between these."""
         return any(self.aligned_between(first, second) for first, second in zip(indices, indices[1:], strict=False))
 
-    def insertion_index(self, node: _Node) -> int:
+    def insertion_index(self, node: MarkNode) -> int:
         """Return the index of the atom before which a mark without atoms goes.
 
         As a rule, this is the atom that follows the mark in the source. But a mark that touches only the word before it
@@ -221,7 +134,7 @@ class _SentenceAlignment:
         return self._next[index]
 
 
-def _place_children(node: _Node, links: _SentenceAlignment) -> None:
+def _place_children(node: MarkNode, links: _SentenceAlignment) -> None:
     """Set the range of each child within the range of its parent."""
     around_all = next((child for child in node.children if child.start < child.end
                        and (child.start, child.end) == (node.start, node.end)), None)
@@ -249,7 +162,7 @@ def _place_children(node: _Node, links: _SentenceAlignment) -> None:
             child.run = AtomRange(index, index)
 
 
-def _place_continued_pairs(node: _Node, aligned: _Aligned, taken: list[AtomRange],
+def _place_continued_pairs(node: MarkNode, aligned: _Aligned, taken: list[AtomRange],
                            links: _SentenceAlignment) -> AtomRange:
     """Set the ranges of the children that began in an earlier sentence, then of those that end in a later one.
 
@@ -274,8 +187,8 @@ def _place_continued_pairs(node: _Node, aligned: _Aligned, taken: list[AtomRange
     return free
 
 
-def _place_complete_pairs(node: _Node, aligned: _Aligned, free: AtomRange, taken: list[AtomRange],
-                          links: _SentenceAlignment) -> list[_Node]:
+def _place_complete_pairs(node: MarkNode, aligned: _Aligned, free: AtomRange, taken: list[AtomRange],
+                          links: _SentenceAlignment) -> list[MarkNode]:
     """Set the ranges of the children with both marks, first of those whose aligned atoms are not scattered.
 
     Returns:
@@ -296,14 +209,14 @@ def _place_complete_pairs(node: _Node, aligned: _Aligned, free: AtomRange, taken
     return not_placed
 
 
-def _assign_range(child: _Node, run: AtomRange, taken: list[AtomRange]) -> None:
+def _assign_range(child: MarkNode, run: AtomRange, taken: list[AtomRange]) -> None:
     """Set the range of a child, and add it to the ranges of children unless it is empty."""
     child.run = run
     if run.start < run.end:
         insort(taken, run)
 
 
-def _distribute_words(node: _Node, aligned: _Aligned, links: _SentenceAlignment) -> list[AtomRange]:
+def _distribute_words(node: MarkNode, aligned: _Aligned, links: _SentenceAlignment) -> list[AtomRange]:
     """Give each child at least the number of words that it needs, in the order and near the place of its range.
 
     Args:
@@ -410,23 +323,3 @@ def _index_outside(index: int, taken: Sequence[AtomRange]) -> int:
     """Return an index, or the end of the occupied range that contains it."""
     range_index = bisect_right(taken, (index, -1)) - 1
     return taken[range_index].end if range_index >= 0 and taken[range_index].end > index else index
-
-
-def _write_marks(root: _Node, marks_before: list[list[Mark]]) -> None:
-    """Add all marks to the lists of their atoms, in an order in which pairs do not cross."""
-    stack: list[_Node | tuple[int, Mark]] = [root]
-    while stack:
-        node = stack.pop()
-        if not isinstance(node, _Node):
-            marks_before[node[0]].append(node[1])
-            continue
-        if node.opening is not None:
-            marks_before[node.run.start].append(node.opening)
-        if node.closing is not None:
-            stack.append((node.run.end, node.closing))
-        stack += _in_order(node.children)
-
-
-def _in_order(children: Iterable[_Node]) -> list[_Node]:
-    """Return the children in reverse order."""
-    return sorted(children, key=lambda child: (child.run, child.order), reverse=True)

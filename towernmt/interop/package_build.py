@@ -17,15 +17,8 @@ from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import SettingsError
 from towernmt.core.temporary_directories import temporary_directory
 from towernmt.interop.export import export_model, export_precision
-from towernmt.interop.model_card import (
-    CardText,
-    card_date,
-    make_card,
-    settings_for_card,
-    trained_with,
-    training_data_facts,
-    validation_scores,
-)
+from towernmt.interop.model_card import CardText, card_date, make_card
+from towernmt.interop.model_card_facts import settings_for_card, trained_with, training_data_facts, validation_scores
 from towernmt.interop.package_archive import PackageContents, run_members, weight_members
 from towernmt.interop.package_evaluation import evaluate_package, read_test_set
 from towernmt.predict.lines.line_options import LineOptions
