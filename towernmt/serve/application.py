@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from towernmt.serve.api import deepl, libretranslate, native, native_documents, operations
+from towernmt.serve.api import deepl, deepl_glossaries, libretranslate, native, native_documents, operations
 from towernmt.serve.request_limits import RequestError
 from towernmt.serve.service import Service
 from towernmt.serve.web.http_requests import FAILED, ErrorFormat, RequestMiddleware, error_json, error_response
@@ -68,7 +68,7 @@ def make_app(service: Service) -> Any:
                        allow_headers=["authorization", "content-type", "x-api-key", native_documents.KEY_HEADER],
                        expose_headers=["retry-after"], max_age=3600)] if origins else []
     routes = [*operations.routes(), *native.routes(), *native_documents.routes(), *libretranslate.routes(),
-              *deepl.text_routes(), *deepl.glossary_routes(), *deepl.document_routes(),
+              *deepl.text_routes(), *deepl_glossaries.glossary_routes(), *deepl.document_routes(),
               *(page_routes() if service.page else [])]
     app = Starlette(routes=routes, middleware=cors,
                     exception_handlers={HTTPException: _no_route, Exception: _failure})
