@@ -166,6 +166,17 @@ def test_what_an_engine_cannot_do_is_refused_by_name(make_client):
         assert answer.status_code == 400 and word in answer.json()["error"]
 
 
+def test_a_lost_placeholder_is_restored_in_the_text_as_in_its_sentences(make_client):
+    from towernmt.predict.lines.hypotheses import Hypothesis, Translation
+
+    def damaging(lines, options):
+        return [Translation([Hypothesis(line.replace("X1", "1"), 0.0)]) for line in lines]
+
+    client = make_client(models={"de-en": damaging})
+    answer = client.post(PATH, json={"text": "Siehe https://x.de/a hier"}).json()["translations"][0]
+    assert answer["text"] == answer["sentences"][0]["translations"][0]["text"] == "Siehe https://x.de/a hier"
+
+
 @pytest.mark.parametrize("alternatives", [3, 100, 150])
 def test_a_request_may_have_as_many_translations_as_the_models_announce(make_client, alternatives):
     class Generous(Echo):
