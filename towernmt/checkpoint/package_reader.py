@@ -398,3 +398,28 @@ class Package:
         except OSError as error:
             raise CheckpointError(f"{self.path}: {name or 'the file'} cannot be read ({error.strerror}): fix the "
                                   f"cause, or {_AGAIN}") from error
+
+
+def packaged_shortlist(file: str | Path) -> bytes | None:
+    """Return the content of the shortlist of a package; None if the file is not a package.
+
+    A shortlist is a zip file, too: one of NumPy's.
+
+    Raises:
+        CheckpointError: the package is damaged, or has no shortlist.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            has_manifest = MANIFEST in archive.namelist()
+    except (OSError, *_DAMAGED):
+        return None
+    if not has_manifest:
+        return None
+    package = Package(file)
+    try:
+        if SHORTLIST not in package.names():
+            raise CheckpointError(f"{file}: the package has no shortlist: pass another package, or a file of `towernmt "
+                                  "lexicon`.")
+        return package.read(SHORTLIST)
+    finally:
+        package.close()
