@@ -269,6 +269,15 @@ def is_package(location: str | Path) -> bool:
         return False
 
 
+def has_manifest(location: str | Path) -> bool:
+    """Return whether a file is a zip file with the manifest of a package, unlike other zip files such as documents."""
+    try:
+        with zipfile.ZipFile(location) as archive:
+            return MANIFEST in archive.namelist()
+    except (OSError, *_DAMAGED):
+        return False
+
+
 class Package:
     """A package that is open until `close` or garbage collection.
 
@@ -408,12 +417,7 @@ def packaged_shortlist(file: str | Path) -> bytes | None:
     Raises:
         CheckpointError: the package is damaged, or has no shortlist.
     """
-    try:
-        with zipfile.ZipFile(file) as archive:
-            has_manifest = MANIFEST in archive.namelist()
-    except (OSError, *_DAMAGED):
-        return None
-    if not has_manifest:
+    if not has_manifest(file):
         return None
     package = Package(file)
     try:
