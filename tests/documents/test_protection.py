@@ -56,7 +56,8 @@ def test_a_number_that_a_document_does_not_have_is_the_missing_placeholder_as_in
 
 def test_a_required_number_stands_for_no_placeholder() -> None:
     split = SplitSegments(Lines("Siehe https://x.de/a").segments, None)
-    assert split.segments([fakes.Fake("See 1", [(0, 0)])], {"1"}) == [("See ", split.sentences[0].atoms[-1].shield, " 1")]
+    address = split.sentences[0].atoms[-1].shield
+    assert split.segments([fakes.Fake("See 1", [(0, 0)])], {"1"}) == [("See ", address, " 1")]
 
 
 ADDRESSES = [       # a text, and its protected spans

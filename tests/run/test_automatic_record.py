@@ -73,7 +73,8 @@ def test_what_was_chosen_by_another_limit_and_stays_is_told(tmp_path):
 
 
 GENERAL = {"init.checkpoint": "runs/a", "data.general_share": 0.75}
-NOT_ANOTHER_SHARE = "data.general_share=0.75 was chosen for the old limit, too, and only a new run can have another share."
+NOT_ANOTHER_SHARE = ("data.general_share=0.75 was chosen for the old limit, too, and only a new run can have another "
+                     "share.")
 
 
 @pytest.mark.parametrize(("settings", "chosen", "names", "advice"), [
