@@ -87,8 +87,10 @@ def starting_settings(start: StartingModel, architecture: str | None = None, pre
         settings.model = dataclasses.replace(saved, **{name: getattr(settings.model, name) for name in names})
     settings.search = start.run.group("search", SearchSettings())
     if settings.search.shortlist and Path(start.location).is_file():
-        # Not the path in the cache, whose files may be removed: a package is a shortlist, too.
-        settings.search = dataclasses.replace(settings.search, shortlist=start.location)
+        # The package is a shortlist, too. Its copy in the cache may be removed, and later commands may begin in other
+        # directories.
+        package = str(Path(start.location).absolute())
+        settings.search = dataclasses.replace(settings.search, shortlist=package)
     settings.init = dataclasses.replace(settings.init, checkpoint=start.location)
     return settings
 
