@@ -50,7 +50,8 @@ def with_numbers_of_placeholders(sentence: SourceSentence, atoms: Sequence[Targe
     new_atoms = list(atoms)
     for index, source in sources_by_index.items():
         if source not in present:
-            new_atoms[index] = replace(atoms[index], space=index > 0 and sentence.spaces[source], stands_for=source,
-                                       sources=[source])
+            # The source has no space before its first atom.
+            space = sentence.spaces[source] if source else atoms[index].space or index in end_indices
+            new_atoms[index] = replace(atoms[index], space=index > 0 and space, stands_for=source, sources=[source])
             present.add(source)
     return [atom for index, atom in enumerate(new_atoms) if index not in end_indices or atom.stands_for is not None]
