@@ -29,7 +29,7 @@ def with_numbers_of_placeholders(sentence: SourceSentence, atoms: Sequence[Targe
     present = {atom.stands_for for atom in atoms}
     missing = {number: source for name, source in sentence.names.items()
                if source not in present and (number := name if name.isdigit() else number_of_usual_placeholder(name))}
-    known_texts = numbers.union(atom.text for atom in sentence.atoms if atom.shield is None)
+    known_texts = {*numbers, *(atom.text for atom in sentence.atoms if atom.shield is None)}
     joined_indices = {index for index, atom in enumerate(atoms) if missing and atom.stands_for is None
                       and atom.text not in known_texts and _NUMBER_AFTER_WORD.fullmatch(atom.text)}
     end_indices: set[int] = set()
