@@ -16,6 +16,7 @@ from tests.documents.alignment.parallel_texts import parallel_sentences, with_ch
 from tests.manual_pages import code_blocks, shell_lines
 from towernmt.cli import pairs
 from towernmt.cli.main import main
+from towernmt.core import line_progress
 from towernmt.documents.alignment import document_aligner
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
 
@@ -182,14 +183,19 @@ def test_a_model_translates_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {(source, target) for source, target, _ in rows("pairs.tsv")} == set(PAIRS[:10])
 
 
-def test_known_pairs_help_short_documents(capsys: pytest.CaptureFixture[str]) -> None:
+def test_known_pairs_help_short_documents_and_are_read_with_progress(
+        monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(line_progress, "report_interval", lambda terminal: 0.0)
     Path("known.tsv").write_text("".join(f"{source}\t{target}\t0.9\n" for source, target in PAIRS[20:]))
     write("b.de.txt", [source for source, _ in PAIRS[:10]])
     write("b.en.txt", [target for _, target in PAIRS[:10]])
     command = ["pairs", "b.de.txt", "b.en.txt", "--output", "pairs.tsv", "--threshold", "0.3"]
     assert main([*command, "--known", "known.tsv"]) == 0
     assert {(source, target) for source, target, _ in rows("pairs.tsv")} == set(PAIRS[:10])
-    assert "which are few to judge by" in capsys.readouterr().err
+    errors = capsys.readouterr().err
+    assert "which are few to judge by" in errors
+    assert re.findall("^reading known pairs: ([0-9]+) lines, ", errors, re.M) == [
+        *map(str, range(1, len(PAIRS) - 19)), str(len(PAIRS) - 20)]
 
 
 def test_known_pairs_are_prepared_data_or_a_list_of_sources(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -442,6 +442,20 @@ def test_a_dry_run_of_a_resumed_run_counts_what_it_has_made(six_steps, data, mon
     assert result.updates_before == 6 and 0 < result.minutes_before < 60 and result.memory is None
 
 
+def test_a_dry_run_refuses_initial_values_that_a_run_would_refuse(data, six_steps, write_pairs, tmp_path, capsys):
+    write_pairs(tmp_path)
+    text = ["--data", f"{tmp_path}/{{source,target}}", "--vocabulary", str(data)]
+    arguments = ["--defaults=fixed", "--set", *SMALL, "train.steps=1", "init.embeddings=cooccurrence"]
+    for name, where, more, message in (
+            ("text", text, [], "counts the pairs of prepared data, but .* is unprepared text"),
+            ("both", ["--data", str(data)], [f"init.checkpoint={six_steps}"],
+             "would replace the embeddings of init.checkpoint")):
+        logdir = ["--logdir", str(tmp_path / name)]
+        for run in (["--dry-run"], ["--dry-run", *logdir], logdir):
+            assert main(["train", *where, *run, *arguments, *more]) == 1
+            assert re.search(message, capsys.readouterr().err)
+
+
 def test_a_dry_run_refuses_what_a_run_would_refuse(data, capsys):
     for settings, message in ((["train.steps=-1"], "train.steps=-1"),
                               (["checkpoint.average=3", "checkpoint.keep=2"], "checkpoint.average=3 needs")):

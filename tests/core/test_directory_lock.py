@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from towernmt.core import directories
 from towernmt.core.directories import LOCK_FILE, DirectoryLock
 from towernmt.core.errors import DirectoryInUseError
 
@@ -60,6 +61,22 @@ def test_a_second_writer_may_wait_for_the_first(tmp_path: Path) -> None:
     waiting.join()
     assert second.is_held
     second.release()
+
+
+def test_a_long_wait_is_logged_once_with_the_lock_file_and_its_holder(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(directories, "_POLL", 0.001)
+    first, second = DirectoryLock(tmp_path, "export to CTranslate2"), DirectoryLock(tmp_path, "towernmt translate")
+    with first, caplog.at_level("INFO", "towernmt"):
+        with pytest.raises(DirectoryInUseError):
+            second.acquire(timeout=0.05)
+        assert caplog.messages == []
+        monkeypatch.setattr(directories, "_LONG_WAIT", 0.01)
+        with pytest.raises(DirectoryInUseError):
+            second.acquire(timeout=0.05)
+    [message] = caplog.messages
+    assert message.startswith(f"Waiting for the lock {tmp_path / LOCK_FILE}: process {os.getpid()} on ")
+    assert "(export to CTranslate2) has been writing there since" in message
 
 
 def test_the_lock_of_a_killed_process_is_gone(tmp_path: Path) -> None:

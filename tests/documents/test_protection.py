@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -34,6 +35,29 @@ def test_a_sentence_whose_placeholders_cannot_be_written_does_not_change_the_oth
     split = SplitSegments(document.segments, "en")
     found = document.text(split.translated(lambda texts: [fakes.Fake("LOOK", None) for _ in texts], forced))
     assert found == "LOOK http://a.de/b\nhttp://a.de/c LOOK\nLOOK http://a.de/d"
+
+
+@pytest.mark.parametrize(("text", "translation", "expected"), [
+    ("Siehe https://x.de/a hier.", "See 1 here.", "See https://x.de/a here."),
+    ("Siehe https://x.de/a hier.", "See 91 here.", "See https://x.de/a here."),
+    ("Siehe https://x.de/a hier.", "See111 here.", "See https://x.de/a here."),
+    ("https://x.de/a oder https://x.de/b", "2 or 1", "https://x.de/b or https://x.de/a"),
+    ("https://x.de/a ist hier", "here is1", "here is https://x.de/a"),
+    ("<b>Siehe</b> https://x.de/a <i>hier</i>.", "See 1 here.", "<b>See</b> https://x.de/a <i>here</i>."),
+    ("Siehe 1 mal https://x.de/a.", "See 1 time.", "See 1 time https://x.de/a.")])
+def test_a_number_that_a_document_does_not_have_is_the_missing_placeholder_as_in_a_line(
+        text: str, translation: str, expected: str) -> None:
+    document = HtmlDocument(text)
+    split = SplitSegments(document.segments, None)
+    links = [(index, index) for index in range(len(translation.split()))]
+    assert document.text(split.translated(lambda _: [fakes.Fake(translation, links)])) == expected
+    line = restored(split.sentences[0], Translation([Hypothesis(translation, 0.0)]), PLAIN)[0].text
+    assert line == re.sub("<.*?>", "", expected)
+
+
+def test_a_required_number_stands_for_no_placeholder() -> None:
+    split = SplitSegments(Lines("Siehe https://x.de/a").segments, None)
+    assert split.segments([fakes.Fake("See 1", [(0, 0)])], {"1"}) == [("See https://x.de/a 1",)]
 
 
 ADDRESSES = [       # a text, and its protected spans

@@ -12,6 +12,7 @@ import shutil
 import signal
 import stat
 import threading
+import zipfile
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -26,6 +27,7 @@ import pytest
 from tests.jobs.test_corrections import write_corrections
 from tests.run_command import run_command
 from tests.waiting import PATIENCE
+from towernmt.checkpoint.package_reader import MANIFEST
 from towernmt.checkpoint.packaged_run import PackagedRun
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.directories import DirectoryLock
@@ -233,17 +235,23 @@ def test_a_test_set_on_which_hardly_any_loss_is_significant_is_refused(job: Adap
     assert not job.work.exists()
 
 
-def test_an_output_that_would_replace_the_original_model_or_a_directory_is_refused(
+def test_an_output_that_would_replace_the_original_model_a_directory_or_another_file_is_refused(
         job: AdaptationJob, tmp_path: Path) -> None:
     original = tmp_path / "original.zip"
     original.write_bytes(b"package")
+    document, text = tmp_path / "document.docx", tmp_path / "text"
+    with zipfile.ZipFile(document, "w") as archive:
+        archive.writestr("word/document.xml", "<x/>")
+    text.write_bytes(b"text")
     (tmp_path / "link.zip").symlink_to(original)
     job.model.name = str(original)
     for output, problem in ((original, "is the file of --model"), (tmp_path / "link.zip", "is the file of --model"),
-                            (tmp_path, "is a directory: pass the path of a file")):
+                            (tmp_path, "is a directory: pass the path of a file"),
+                            (document, "exists and is not a package, so the adapted model would replace another file"),
+                            (text, "exists and is not a package")):
         with pytest.raises(SettingsError, match=f"--output {output} {problem}"):
             adapt_model(replace(job, output=output), lambda line: None)
-    assert original.read_bytes() == b"package" and not job.work.exists()
+    assert original.read_bytes() == b"package" and text.read_bytes() == b"text" and not job.work.exists()
 
 
 def test_corrected_sentences_do_not_count_in_the_test_set(job: AdaptationJob) -> None:
@@ -264,7 +272,7 @@ def test_a_test_set_of_corrections_reports_what_is_left_out_and_packages_the_res
         job: AdaptationJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [f"source {number}" for number in range(300)]
     (tmp_path / "test").write_text("".join(f"{line}\n" for line in lines))
-    job.output.write_bytes(b"an older package")
+    write_older_package(job.output)
     job.output.chmod(0o460)
     packaged: list[tuple[str, str]] = []
     use_fakes(monkeypatch, lambda name: packaged.append(name))
@@ -322,6 +330,12 @@ def test_adaptations_in_two_work_directories_do_not_share_an_unfinished_package(
     assert [path.name for path in job.output.parent.glob("*.new")] == []
 
 
+def write_older_package(file: Path) -> None:
+    """Write a file that is recognised as a package."""
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(MANIFEST, "{}")
+
+
 def use_fakes(monkeypatch: pytest.MonkeyPatch, packaged: Callable[[Any], object] = lambda test: None) -> None:
     """Replace the training, the package and the comparison of an adaptation; `packaged` gets its test set."""
     def write_package(job: AdaptationJob, run: Any, output: Path, test: tuple[str, str]) -> None:
@@ -367,14 +381,15 @@ def test_a_model_that_is_not_better_does_not_replace_the_package(
         toy: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str]) -> None:
     package = tmp_path / "served.towernmt.zip"
-    package.write_bytes(b"an older package")
+    write_older_package(package)
+    older_package = package.read_bytes()
     use_fakes(monkeypatch)
     equal = [SetResult(name, 9, 1.0, 1.0, 1.0) for name in ("corrections", "test")]
     monkeypatch.setattr(adaptation, "compare_models", lambda *_: equal)
     assert run_command("adapt", "--model", toy("run"), "--corrections", toy("corrections"), "--test",
                        toy("test.source"), toy("test.target"), "--output", package, "--licence", "CC0-1.0") == 1
     assert "No package was written, because the new model is not better on the held-out" in capsys.readouterr().out
-    assert package.read_bytes() == b"an older package" and not list(tmp_path.glob("*.new"))
+    assert package.read_bytes() == older_package and not list(tmp_path.glob("*.new"))
 
 
 @pytest.mark.thorough

@@ -177,13 +177,40 @@ def test_the_better_trials_go_on_and_one_that_fails_is_a_row(
     trials.append(Trial(table.rows[-1], tmp_path / "file", ["no-such-command"]))
     (tmp_path / "file").touch()
     said: list[int] = []
-    search(trials, table, SearchLimits(30, 10, factor=2), tmp_path / "ray", lambda row: said.append(row.number))
+    search(trials, table, SearchLimits(30, 10, factor=2), tmp_path / "ray", lambda row: said.append(row.number),
+           print)
     assert [(row.state, row.step, row.score) for row in table.rows] == [
         (FINISHED, 30, 5.0), (STOPPED, 10, 1.0), (FAILED, 0, None), (FINISHED, 30, 8.0), (FAILED, 0, None)]
     assert "no-such-command" in table.rows[2].reason and set(said) == {1, 2, 3, 4, 5}
     assert re.fullmatch("it failed more than 2 times; the last time: .*NotADirectoryError.*", table.rows[4].reason)
     best = table.best()
     assert best is not None and best.number == 4 and not (tmp_path / "ray").exists()
+
+
+@pytest.mark.processes
+def test_a_search_on_a_busy_cluster_reports_once_what_it_waits_for(
+        one_processor: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    class Occupant:
+        pass
+
+    monkeypatch.setattr(tune_search, "_START_SECONDS", 0.5)
+    occupant = ray.remote(Occupant).options(name="occupant", num_cpus=1).remote()
+    ray.get(occupant.__ray_ready__.remote())
+    messages: list[str] = []
+
+    def release(message: str) -> None:
+        messages.append(message)
+        ray.kill(ray.get_actor("occupant"))
+
+    row = TrialRow(1, {"n": 1})
+    trial = Trial(row, trained(tmp_path / "1", [1.0, 2.0]), ["no-such-command"])
+    search([trial], TrialTable(METRICS["bleu"], [row]), SearchLimits(30, 10), tmp_path / "ray", lambda row: None,
+           release)
+    assert messages == ["Waiting for the Ray cluster to start a trial with 1 processor: 0 of 1 processors of the "
+                        "cluster are free."]
+    assert row.state == FINISHED
 
 
 @pytest.mark.processes
@@ -199,7 +226,7 @@ def test_a_search_that_ctrl_c_stops_returns_the_signal_and_leaves_the_other_tria
             os.kill(os.getpid(), signal.SIGINT)
 
     handler = signal.getsignal(signal.SIGINT)
-    stop_signal = search(trials, table, SearchLimits(30, 10), tmp_path / "ray", stop_at_first)
+    stop_signal = search(trials, table, SearchLimits(30, 10), tmp_path / "ray", stop_at_first, print)
     assert stop_signal == signal.SIGINT and signal.getsignal(signal.SIGINT) == handler
     assert [row.state for row in table.rows] == [INTERRUPTED, WAITING] and set(said) == {1}
 
@@ -220,6 +247,6 @@ def test_a_trial_that_runs_when_ctrl_c_stops_the_search_saves_a_checkpoint(
             os.kill(os.getpid(), signal.SIGINT)
 
     search([Trial(row, tmp_path / "1", arguments)], TrialTable(METRICS["bleu"], [row]), SearchLimits(100_000, 10),
-           tmp_path / "ray", stop_at_first_score)
+           tmp_path / "ray", stop_at_first_score, print)
     steps = checkpoint_steps(tmp_path / "1" / "run" / "checkpoints")
     assert row.state == INTERRUPTED and steps and steps[-1] >= 10

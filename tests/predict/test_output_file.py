@@ -107,6 +107,29 @@ def test_an_old_file_stays_until_the_new_one_is_whole(text, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["hard", "link", "text"]
 
 
+@pytest.mark.parametrize("may_give_away", [True, False])
+def test_a_new_file_has_the_owner_the_group_and_the_permissions_of_the_old_one(text, monkeypatch, may_give_away):
+    if os.geteuid() == 0:
+        os.chown(text, 1, 2)
+    text.chmod(0o640)
+    old = text.stat()
+    given = []
+
+    def chown(path, user, group):
+        given.append((user, group))
+        if not may_give_away:
+            raise PermissionError
+        change_owner(path, user, group)
+
+    change_owner = os.chown
+    monkeypatch.setattr(os, "chown", chown)
+    with output_file(text) as stream:
+        stream.write(b"a house\n")
+    new = text.stat()
+    assert given == [(old.st_uid, old.st_gid)] and new.st_mode == old.st_mode
+    assert (new.st_uid, new.st_gid) == (given[0] if may_give_away else (os.geteuid(), os.getegid()))
+
+
 def test_where_writing_fails_the_old_file_stays_and_the_half_is_named(text, tmp_path, caplog):
     with pytest.raises(KeyboardInterrupt), output_file(text):
         raise KeyboardInterrupt

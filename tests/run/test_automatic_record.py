@@ -22,6 +22,7 @@ from towernmt.run.resolve import (
     recorded_automatic_settings,
     resolve_settings,
 )
+from towernmt.run.rules import model_rules
 from towernmt.run.rules.automatic_value import AutomaticSetting
 from towernmt.run.run_settings import default_settings
 from towernmt.run.training_conditions import TrainingConditions
@@ -71,6 +72,35 @@ def test_what_was_chosen_by_another_limit_and_stays_is_told(tmp_path):
         "Use --set to change them.")
 
 
+GENERAL = {"init.checkpoint": "runs/a", "data.general_share": 0.75}
+NOT_ANOTHER_SHARE = ("data.general_share=0.75 was chosen for the old limit, too, and only a new run can have another "
+                     "share.")
+
+
+@pytest.mark.parametrize(("settings", "chosen", "names", "advice"), [
+    (GENERAL, {**CHOSEN, "data.general_share": 0.75}, ["checkpoint.minutes=1.0", "optimizer.learning_rate=1.0"],
+     NOT_ANOTHER_SHARE),
+    (GENERAL, CHOSEN, ["checkpoint.minutes=1.0"], ""),         # the share was specified
+    ({"schedule.name": "noam"}, {**CHOSEN, "schedule.warmup_steps": 4000},
+     ["schedule.warmup_steps=4000", "checkpoint.minutes=1.0", "optimizer.learning_rate=1.0"], ""),
+    ({"schedule.name": "noam"}, CHOSEN, ["checkpoint.minutes=1.0"], "")])
+def test_settings_that_depend_on_the_passes_over_general_text_or_on_the_warm_up_are_reported(
+        tmp_path, settings, chosen, names, advice):
+    run = run_with(tmp_path, chosen)
+    old = apply_overrides(default_settings(), {**TEN_MINUTES, **settings})
+    save_yaml(old, run.path / "settings.yaml")
+    new = apply_overrides(old, {"train.minutes": 600, "model.residual_dropout": 0.2})
+    assert note_of_changed_limit(recorded_automatic_settings(run), old, new) == (
+        f"train.minutes changed from 10 to 600. These automatic settings keep their old values: {', '.join(names)}. "
+        f"Use --set to change them. {advice}".rstrip())
+
+
+def test_only_the_share_of_general_text_and_the_rate_depend_on_the_limit_besides(monkeypatch):
+    monkeypatch.setattr(model_rules, "settings_of_initial_run", lambda settings: iter(()))
+    found = automatic_values({"init.checkpoint": "runs/a", "optimizer.name": "muon"}, is_mixed=True)
+    assert changing_keys(found) - set(DEPENDS_ON_LIMIT) == {"optimizer.learning_rate", "data.general_share"}
+
+
 @pytest.mark.parametrize(("old", "new"), [("budget", "noam"), ("noam", "budget")])
 def test_a_resumed_run_changes_to_or_from_noam_only_with_a_new_rate(tmp_path, old, new):
     """The learning rate of noam is a factor, about a thousand times the highest rate of the other schedules."""
@@ -104,10 +134,21 @@ def test_nothing_is_told_of_the_same_limit_or_where_nothing_was_chosen_by_it(tmp
 
 
 def test_all_that_is_chosen_by_a_limit_is_among_what_is_told():
+    assert changing_keys(automatic_values({})) == set(DEPENDS_ON_LIMIT)
+
+
+def automatic_values(specified: dict[str, Any], **conditions: Any) -> list[dict[str, Any]]:
+    """Return the automatic settings with several limits."""
     at = TrainingConditions(target_tokens=100_000, pairs=10_000, vocabulary=8000, unigram=True, validation_pairs=1000,
-                       gpus=0, processors=2, bfloat16=True, rates=ProductRates(2.8e11, 8e11))
-    found = [{choice.key: choice.value for choice in apply_automatic_settings(
-        apply_overrides(default_settings(), limit), at, set(limit))[1]} for limit in (
-            {}, {"train.minutes": 1}, {"train.minutes": 200}, {"train.steps": 100}, {"train.epochs": 50})]
+                            gpus=0, processors=2, bfloat16=True, rates=ProductRates(2.8e11, 8e11), **conditions)
+    limits: tuple[dict[str, Any], ...] = (
+        {}, {"train.minutes": 1}, {"train.minutes": 200}, {"train.steps": 100}, {"train.epochs": 50})
+    return [{choice.key: choice.value for choice in apply_automatic_settings(
+        apply_overrides(default_settings(), values), at, set(values))[1]}
+        for values in ({**specified, **limit} for limit in limits)]
+
+
+def changing_keys(found: list[dict[str, Any]]) -> set[str]:
+    """Return the keys whose values are not always equal."""
     keys = {key for one in found for key in one}
-    assert {key for key in keys if len({one.get(key) for one in found}) > 1} == set(DEPENDS_ON_LIMIT)
+    return {key for key in keys if len({one.get(key) for one in found}) > 1}

@@ -18,6 +18,7 @@ from tests.waiting import PATIENCE, has_ended, wait_until
 from towernmt.cli.main import main
 from towernmt.core.errors import SettingsError, TowerNMTError
 from towernmt.core.machine import peak_memory
+from towernmt.core.temporary_directories import temporary_directory
 from towernmt.dataflow.batches.batch import Batch
 from towernmt.run import memory_fit
 from towernmt.run.directory import RunDirectory
@@ -239,13 +240,19 @@ def test_the_measuring_process_ends_with_a_killed_parent(tmp_path):
     (tmp_path / "python").write_text(f"#!/bin/sh\necho $$ > {tmp_path}/unfinished\n"
                                      f"mv {tmp_path}/unfinished {tmp_path}/pid\nexec cat\n")
     (tmp_path / "python").chmod(0o700)
-    search = subprocess.Popen([sys.executable, "-c", SEARCH, str(tmp_path / "python")])
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    search = subprocess.Popen([sys.executable, "-c", SEARCH, str(tmp_path / "python")],
+                              env=os.environ | {"TMPDIR": str(temporary)})
     wait_until((tmp_path / "pid").exists, search)
     measuring = int((tmp_path / "pid").read_text())
     assert not has_ended(measuring)
     search.kill()
     search.wait()
     wait_until(lambda: has_ended(measuring))
+    assert [*temporary.iterdir()]
+    with temporary_directory("the next search", temporary):
+        assert len([*temporary.iterdir()]) == 1     # the directory of the killed process is removed
     RunDirectory(tmp_path).save_settings(default_settings())
     os.mkfifo(tmp_path / memory_fit.BATCHES)
     writers = []

@@ -72,6 +72,20 @@ def test_sizes_and_search_come_from_the_model_and_how_to_train_does_not(start: S
     assert settings.optimizer == usual.optimizer and settings.train == usual.train
 
 
+def test_the_shortlist_of_a_package_is_named_by_the_package_and_not_by_its_copy_in_the_cache(
+        start: StartingModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cached = tmp_path / "cache" / "shortlist.lexicon"
+    RunDirectory(start.run.path).save_settings(apply_overrides(
+        default_settings(), {**SAVED, "search.shortlist": str(cached)}))
+    package = tmp_path / "de-en.towernmt.zip"
+    package.touch()
+    packaged = StartingModel(str(package), str(package), SavedRun(start.run.path))
+    monkeypatch.chdir(tmp_path)
+    for name in (str(package), package.name):
+        assert resolved(packaged._replace(name=name, location=name)).search.shortlist == str(package)
+    assert resolved(at(start.run.path)).search.shortlist == str(cached)     # of a run
+
+
 @pytest.mark.parametrize("saved, heads", [
     ({}, 0), ({"guided_alignment_weight": 0.1}, 1), ({"guided_alignment_weight": 0.1, "guided_alignment_heads": 2}, 2),
     ({"guided_alignment_heads": 2}, 2)])

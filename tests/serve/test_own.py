@@ -18,7 +18,8 @@ REQUESTS = [
     {"text": "das haus", "glossary": {"haus": "house"}}, {"text": "das haus", "prefix": "Well,", "partial_word": False},
     {"text": "das haus", "avoid": ["x"], "constraints": ["y"], "format": "text", "stream": False},
     {"text": ["eins", "zwei\ndrei"], "stream": True}]
-WRONG = [{}, {"text": 3}, {"text": "a", "n_best": 0}, {"text": "a", "n_best": "b"}, {"text": "a", "stream": "perhaps"},
+WRONG = [{}, {"text": 3}, {"text": "a", "n_best": 0}, {"text": "a", "n_best": 4}, {"text": "a", "n_best": "b"},
+         {"text": "a", "stream": "perhaps"},
          {"text": "a", "format": "pdf"}, {"text": "a", "glossary": ["b"]}, {"text": "a", "glossary": {"b": 1}},
          {"text": "a", "sauce": "de"}, {"text": ["a", 1]}, {"text": "a", "prefix": "b" * 2001},
          {"text": "a", "avoid": "b" * 2001}, {"text": "a", "avoid": ["b"] * 101},
@@ -165,6 +166,17 @@ def test_what_an_engine_cannot_do_is_refused_by_name(make_client):
         assert answer.status_code == 400 and word in answer.json()["error"]
 
 
+def test_a_lost_placeholder_is_restored_in_the_text_as_in_its_sentences(make_client):
+    from towernmt.predict.lines.hypotheses import Hypothesis, Translation
+
+    def damaging(lines, options):
+        return [Translation([Hypothesis(line.replace("X1", "1"), 0.0)]) for line in lines]
+
+    client = make_client(models={"de-en": damaging})
+    answer = client.post(PATH, json={"text": "Siehe https://x.de/a hier"}).json()["translations"][0]
+    assert answer["text"] == answer["sentences"][0]["translations"][0]["text"] == "Siehe https://x.de/a hier"
+
+
 @pytest.mark.parametrize("alternatives", [3, 100, 150])
 def test_a_request_may_have_as_many_translations_as_the_models_announce(make_client, alternatives):
     class Generous(Echo):
@@ -176,6 +188,27 @@ def test_a_request_may_have_as_many_translations_as_the_models_announce(make_cli
     answer = client.post(PATH, json={"text": "gut", "n_best": model["alternatives"]})
     [sentence] = answer.json()["translations"][0]["sentences"]
     assert len(sentence["translations"]) == model["alternatives"] == min(alternatives, 100)
+
+
+def test_the_description_allows_as_many_translations_as_the_most_generous_model(make_client):
+    class Generous(Echo):
+        alternatives = 5
+
+    engines = {"de-en": Echo(), "fr-en": Generous()}
+    client = make_client(models=engines)
+    for source, limit in (("de", 3), ("fr", 5), ("en", 5)):
+        for n_best, status in ((limit, 200), (limit + 1, 400)):
+            answer = client.post(PATH, json={"text": "a", "source": source, "target": "en", "n_best": n_best})
+            assert answer.status_code == status
+    assert validator(client, "Request").is_valid({"text": "a", "n_best": 5})
+    assert not validator(client, "Request").is_valid({"text": "a", "n_best": 6})
+    query = client.get("/api/v1/openapi.json").json()["paths"][PATH]["get"]["parameters"]
+    assert next(field for field in query if field["name"] == "n_best")["schema"]["maximum"] == 5
+    Generous.alternatives = 4
+    client.service.reload()
+    assert not validator(client, "Request").is_valid({"text": "a", "n_best": 5})
+    answer = client.post(PATH, json={"text": "a", "source": "en", "target": "en", "n_best": 5})
+    assert answer.status_code == 400 and "at most 4" in answer.json()["error"]
 
 
 @pytest.mark.parametrize(("body", "needed"), [

@@ -269,6 +269,15 @@ def is_package(location: str | Path) -> bool:
         return False
 
 
+def has_manifest(location: str | Path) -> bool:
+    """Return whether a file is a zip file with the manifest of a package, unlike other zip files such as documents."""
+    try:
+        with zipfile.ZipFile(location) as archive:
+            return MANIFEST in archive.namelist()
+    except (OSError, *_DAMAGED):
+        return False
+
+
 class Package:
     """A package that is open until `close` or garbage collection.
 
@@ -398,3 +407,23 @@ class Package:
         except OSError as error:
             raise CheckpointError(f"{self.path}: {name or 'the file'} cannot be read ({error.strerror}): fix the "
                                   f"cause, or {_AGAIN}") from error
+
+
+def packaged_shortlist(file: str | Path) -> bytes | None:
+    """Return the content of the shortlist of a package; None if the file is not a package.
+
+    A shortlist is a zip file, too: one of NumPy's.
+
+    Raises:
+        CheckpointError: the package is damaged, or has no shortlist.
+    """
+    if not has_manifest(file):
+        return None
+    package = Package(file)
+    try:
+        if SHORTLIST not in package.names():
+            raise CheckpointError(f"{file}: the package has no shortlist: pass another package, or a file of `towernmt "
+                                  "lexicon`.")
+        return package.read(SHORTLIST)
+    finally:
+        package.close()

@@ -13,6 +13,7 @@ from shlex import quote
 from towernmt.cli.specified_options import specified_options
 from towernmt.cli.translator_options import add_model_arguments, make_translator
 from towernmt.core.errors import DataError, SettingsError
+from towernmt.core.line_progress import LineProgress
 from towernmt.dataflow.batches.training_data import is_prepared
 from towernmt.dataflow.preparation.prepared_data import open_prepared
 from towernmt.dataflow.sources.corpora import read_corpora
@@ -79,7 +80,7 @@ def run_pairs(args: argparse.Namespace) -> int:
         return 0
     languages = parse_direction(args.languages) if args.languages else None
     threshold = DEFAULT_THRESHOLD if args.threshold is None else args.threshold
-    known_pairs = [pair for location in args.known or () for pair in _known_pairs(location)]
+    known_pairs = _read_known_pairs(args.known) if args.known else []
     report = _Report(is_strict=not Path(args.source).is_dir())
     readable = list(_read_documents(_matched(args, languages, report), languages, args.by_line, report))
     aligned = align_sentences([texts for _, texts in readable], known_pairs, _translate_of(args)) if readable else []
@@ -221,6 +222,18 @@ def _check_order_of_languages(files: MatchedFiles, languages: Direction | None) 
     if codes == [code if are_variants else two_letter_code(code) for code in named_direction]:
         raise DataError(f"{files.name} are {named_direction} by their names, but --languages {languages} is "
                         f"specified: exchange the paths, or pass --languages {named_direction}.")
+
+
+def _read_known_pairs(locations: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the pairs of prepared data and sources, and show the progress of reading them."""
+    progress = LineProgress("reading known pairs", stream=sys.stderr)
+    pairs: list[tuple[str, str]] = []
+    for location in locations:
+        for pair in _known_pairs(location):
+            pairs.append(pair)
+            progress.update(len(pairs))
+    progress.done()
+    return pairs
 
 
 def _known_pairs(location: str) -> Iterator[tuple[str, str]]:

@@ -74,7 +74,8 @@ def run_tune(options: argparse.Namespace) -> int:
         with ray_connection(options.ray, 0, lambda text: print(text, flush=True)):
             try:
                 stop_signal = search(trials, table, limits, output / "ray",
-                                     lambda row: print(trial_report(table, row), flush=True))
+                                     lambda row: print(trial_report(table, row), flush=True),
+                                     lambda text: print(text, flush=True))
             finally:
                 _write(output, table)
     status = _print_table(output, table)

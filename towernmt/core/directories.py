@@ -26,6 +26,7 @@ LOCK_FILE = ".towernmt.lock"
 _NO_LOCKS = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS)
 _BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EDEADLK)
 _POLL = 0.1     # seconds
+_LONG_WAIT = 3.0    # seconds of waiting after which it is logged
 _WINDOWS_BYTE = 1 << 30  # Windows does not let others read locked bytes: lock one after the text
 
 _locked_descriptors: set[int] = set()  # descriptors of this process
@@ -64,7 +65,7 @@ class DirectoryLock:
         return self._descriptor is not None and _same_file(self._descriptor, self._path)
 
     def acquire(self, timeout: float = 0.0) -> None:
-        """Acquire the lock.
+        """Acquire the lock. A wait of several seconds is logged once.
 
         Args:
             timeout: seconds to wait for another holder.
@@ -73,13 +74,17 @@ class DirectoryLock:
             DirectoryInUseError: another process holds it, or another object of this process; the message says which.
             OSError: the directory cannot be written, or it is missing and `make` is False.
         """
-        end = time.monotonic() + timeout
+        start, is_logged = time.monotonic(), False
         while True:
             try:
                 return self._acquire()
-            except DirectoryInUseError:
-                if time.monotonic() >= end:
+            except DirectoryInUseError as error:
+                waited = time.monotonic() - start
+                if waited >= timeout:
                     raise
+                if waited >= _LONG_WAIT and not is_logged:
+                    logger.info("Waiting for the lock %s: %s.", self._path, error.holder)
+                    is_logged = True
                 time.sleep(_POLL)
 
     def _acquire(self) -> None:
@@ -137,8 +142,11 @@ class DirectoryLock:
                 logger.warning("%s: this file system has no locks, so nothing keeps a second writer out.",
                                self.directory)
             elif error.errno in _BUSY:
-                raise DirectoryInUseError(f"{self.directory} is in use: {_holder(descriptor)}. Wait until that has "
-                                          "ended, or use a different directory.") from None
+                holder = _holder(descriptor)
+                in_use = DirectoryInUseError(f"{self.directory} is in use: {holder}. Wait until that has ended, or use "
+                                             "a different directory.")
+                in_use.holder = holder
+                raise in_use from None
             else:
                 raise OSError(error.errno, error.strerror, str(self._path)) from error
 

@@ -119,7 +119,13 @@ class TowerRuleError(TowerNMTError):
 
 
 class DirectoryInUseError(TowerNMTError):
-    """Another process writes into this directory; the message says which."""
+    """Another process writes into this directory; the message says which.
+
+    Attributes:
+        holder: the other process and its activity, a clause.
+    """
+
+    holder = ""
 
 
 class UnfinishedError(TowerNMTError):

@@ -9,7 +9,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,7 +21,8 @@ _PREFIX = "towernmt-scratch-"
 
 
 @contextmanager
-def temporary_directory(activity: str, parent: Path | None = None) -> Iterator[Path]:
+def temporary_directory(activity: str, parent: Path | None = None,
+                        end_work: Callable[[], None] = lambda: None) -> Iterator[Path]:
     """Yield a new directory, which is removed when the block ends, or when SIGTERM or SIGHUP ends the process.
 
     Directories of killed processes of this user are removed first.
@@ -29,13 +30,19 @@ def temporary_directory(activity: str, parent: Path | None = None) -> Iterator[P
     Args:
         activity: description of the work in the directory, for messages about its lock.
         parent: parent directory; None for the directory of temporary files (`TMPDIR`).
+        end_work: called before a signal removes the directory, for example to end a process that writes into it.
     """
     parent = parent or Path(tempfile.gettempdir())
     for path in parent.glob(f"{_PREFIX}*"):
         _remove_abandoned(path)
     lock = _locked_directory(activity, parent)
+
+    def clean() -> None:
+        end_work()
+        shutil.rmtree(lock.directory, ignore_errors=True)
+
     try:
-        with cleanup_on_signal(lambda: shutil.rmtree(lock.directory, ignore_errors=True)):
+        with cleanup_on_signal(clean):
             content = lock.directory / "content"
             content.mkdir()
             yield content

@@ -7,11 +7,12 @@ where marks and symbols go; protected words replace their placeholders.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from towernmt.documents.atom_alignment import Link, TargetAtom, align_atoms
+from towernmt.documents.lost_placeholders import with_numbers_of_placeholders
 from towernmt.documents.mark_placement import MAX_WORD_LENGTH, place_marks
 from towernmt.documents.segments import Part, Segment
 from towernmt.documents.shields import EVERYTHING, Protection
@@ -83,14 +84,19 @@ class SplitSegments:
                 sentences, translations, lambda translation: translation.text, translate_again)
         return self.segments(translations)
 
-    def segments(self, translations: Sequence[Translated]) -> list[Segment]:
-        """Return the translated segments, for the translation of each sentence."""
+    def segments(self, translations: Sequence[Translated], numbers: Set[str] = frozenset()) -> list[Segment]:
+        """Return the translated segments.
+
+        Args:
+            translations: the translation of each sentence.
+            numbers: as in `with_numbers_of_placeholders`.
+        """
         remaining = iter(zip(self.sentences, translations, strict=True))
         translated = []
         for segment in self._segments:
             parts: list[Part] = list(segment.between[0])
             for after, (sentence, translation) in zip(segment.between[1:], remaining, strict=False):
-                parts += sentence_parts(sentence, translation)
+                parts += sentence_parts(sentence, translation, numbers)
                 parts += after
             translated.append(to_segment(without_empty_pairs(segment.source, parts)))
         return translated
@@ -127,11 +133,12 @@ def missing_placeholders(sentence: SourceSentence, text: str) -> list[str]:
     return [name for name, number in sentence.names.items() if number not in found]
 
 
-def sentence_parts(sentence: SourceSentence, translation: Translated) -> list[Part]:
+def sentence_parts(sentence: SourceSentence, translation: Translated, numbers: Set[str]) -> list[Part]:
     """Return the parts of a translated sentence, with its marks and protected words."""
     if sentence.is_plain:
         return [translation.text]
-    atoms = with_all_shields(sentence, align_atoms(sentence, translation.text, translation.links()))
+    aligned = align_atoms(sentence, translation.text, translation.links())
+    atoms = with_all_shields(sentence, with_numbers_of_placeholders(sentence, aligned, numbers))
     return written_parts(sentence, atoms, place_marks(sentence, atoms))
 
 

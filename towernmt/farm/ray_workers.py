@@ -191,6 +191,40 @@ def _is_reserved(group: Any, timeout: float, check: Callable[[], None]) -> bool:
     return True
 
 
+_LONG_WAIT = 5.0    # seconds until the first worker begins if the cluster has free resources
+
+
+class LongWait:
+    """Reports once that a busy cluster has started no process for several seconds.
+
+    Args:
+        process: kind of the processes: "worker" or "trial".
+        resources: resources of each process.
+        report: called with the message.
+        seconds: seconds until the message.
+
+    Attributes:
+        is_over: whether a process has begun, or the message was reported.
+    """
+
+    def __init__(self, process: str, resources: Resources, report: Callable[[str], None], seconds: float) -> None:
+        self._process, self._resources, self._report = process, resources, report
+        self._deadline, self.is_over = time.monotonic() + seconds, False
+
+    def update(self, has_begun: bool) -> None:
+        """Report the wait if no process has begun and the time is over."""
+        is_late = not (self.is_over or has_begun) and time.monotonic() >= self._deadline
+        self.is_over = self.is_over or has_begun or is_late
+        if is_late:
+            import ray
+
+            free, total = ray.available_resources(), cluster_resources()
+            numbers = [f"{int(free.get('CPU', 0))} of {total.processors} processors"]
+            numbers += [f"{int(free.get('GPU', 0))} of {total.gpus} GPUs"] if self._resources.gpus else []
+            self._report(f"Waiting for the Ray cluster to start a {self._process} with {self._resources}: "
+                         f"{' and '.join(numbers)} of the cluster are free.")
+
+
 class RayWorkers:
     """Actors of the connected Ray cluster.
 
@@ -201,17 +235,21 @@ class RayWorkers:
         group: placement group with a bundle for each actor; None to let Ray choose the machines.
         concurrency: number of tasks that an actor may do at the same time, including those of `notify`.
         on_stop: called after the actors have ended.
+        report: called once with a message if no actor begins for several seconds; see `LongWait`.
     """
 
     def __init__(self, make: MakeTaskFunction, count: int, resources: Resources = ONE_PROCESSOR, group: Any = None,
-                 concurrency: int = 1, on_stop: Callable[[], None] = lambda: None) -> None:
+                 concurrency: int = 1, on_stop: Callable[[], None] = lambda: None,
+                 report: Callable[[str], None] = lambda text: None) -> None:
         import ray
 
         self._ray: Any = ray
         self.count, self._make, self._resources, self._group = count, make, resources, group
-        self._concurrency, self._on_stop = concurrency, on_stop
+        self._concurrency, self._on_stop, self._report = concurrency, on_stop, report
         self._actors: dict[int, Any] = {}
         self._calls: dict[Any, int] = {}
+        self._begin_calls: list[Any] = []       # end when their actors begin
+        self._wait_for_first: LongWait | None = None
 
     def start(self, number: int) -> None:
         """See `Workers.start`."""
@@ -224,6 +262,9 @@ class RayWorkers:
             options["scheduling_strategy"] = PlacementGroupSchedulingStrategy(self._group, number)
         actor = self._ray.remote(WorkerActor).options(**options).remote()
         self._actors[number] = actor
+        self._wait_for_first = self._wait_for_first or LongWait("worker", self._resources, self._report, _LONG_WAIT)
+        if not self._wait_for_first.is_over:
+            self._begin_calls.append(actor.begin.remote())
         self._calls[actor.make.remote(self._make, number)] = number
 
     def submit(self, number: int, task: Any) -> None:
@@ -251,6 +292,8 @@ class RayWorkers:
         if not self._calls:
             return []
         ready, _ = self._ray.wait(list(self._calls), timeout=seconds)
+        if self._wait_for_first is not None and not self._wait_for_first.is_over:
+            self._wait_for_first.update(bool(self._ray.wait(self._begin_calls, timeout=0)[0]))
         return [(self._calls.pop(reference), self._event(reference)) for reference in ready]
 
     def kill(self, number: int) -> None:
@@ -285,6 +328,9 @@ class WorkerActor:
     """A worker, in its process on a machine of the cluster."""
 
     _function: TaskFunction
+
+    def begin(self) -> None:
+        """Do nothing, because the end of this call shows that the cluster has started the worker."""
 
     def make(self, make: MakeTaskFunction, number: int) -> Event:
         """Make the function of the worker."""
@@ -326,7 +372,7 @@ def connect_workers(make: MakeTaskFunction, count: int | None, address: str, gpu
         count: maximum number of workers; None for the number of GPUs of the cluster, or of its processors.
         address: see `ray_connection`.
         gpus: whether a worker takes a GPU if the cluster has some.
-        report: see `ray_connection`.
+        report: called with messages for the user.
 
     Raises:
         SettingsError: Ray is not installed; see also `ray_connection`.
@@ -337,4 +383,5 @@ def connect_workers(make: MakeTaskFunction, count: int | None, address: str, gpu
     total = cluster_resources()
     resources = Resources(1, 1 if gpus and total.gpus else 0)
     count = count or max(1, total.gpus if resources.gpus else total.processors)
-    return RayWorkers(partial(make_in_directory, make, os.getcwd()), count, resources, on_stop=connection.close)
+    return RayWorkers(partial(make_in_directory, make, os.getcwd()), count, resources, on_stop=connection.close,
+                      report=report)

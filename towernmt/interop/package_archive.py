@@ -31,6 +31,7 @@ from towernmt.checkpoint.package_reader import (
     Precision,
     WeightInfo,
     npy,
+    packaged_shortlist,
     store,
 )
 from towernmt.checkpoint.saved_run import SavedRun
@@ -97,7 +98,8 @@ def run_members(run: SavedRun, settings: Mapping[str, Any]) -> dict[str, bytes |
         if not Path(shortlist).is_file():
             raise SettingsError(f"search.shortlist={shortlist} does not exist, and the package needs this file: put it "
                                 f"back, or remove the setting from {run.settings_file}.")
-        members[SHORTLIST] = Path(shortlist)
+        content = packaged_shortlist(shortlist)
+        members[SHORTLIST] = Path(shortlist) if content is None else content
     members |= files_below(run.vocabulary, VOCABULARY)
     return members if run.architecture() in ARCHITECTURES else {**members, **files_below(run.code, CODE)}
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from towernmt.checkpoint.package_reader import has_manifest
 from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import SettingsError
 from towernmt.core.files import copy_access, write_text
@@ -112,7 +113,7 @@ def adapt_model(job: AdaptationJob, report: Callable[[str], None]) -> Adaptation
 
     Raises:
         TowerNMTError: a file cannot be read, the corrections do not fit the model, the test set is too small, a
-            setting is invalid, or `output` is a directory or the file of the model.
+            setting is invalid, or `output` is a directory, the file of the model, or no package.
         DirectoryInUseError: another process adapts a model in `work`.
     """
     _check_output(job)
@@ -133,7 +134,7 @@ def _check_output(job: AdaptationJob) -> None:
     """Refuse an output that the package cannot replace, or must not.
 
     Raises:
-        SettingsError: the output is a directory, or the file of the model to adapt.
+        SettingsError: the output is a directory, the file of the model to adapt, or another file than a package.
     """
     if job.output.is_dir():
         raise SettingsError(f"--output {job.output} is a directory: pass the path of a file for the package.")
@@ -141,6 +142,9 @@ def _check_output(job: AdaptationJob) -> None:
     if job.output.exists() and model.exists() and job.output.samefile(model):
         raise SettingsError(f"--output {job.output} is the file of --model, which the adapted model would replace: "
                             "pass another file, because each adaptation begins with the original model.")
+    if job.output.exists() and not has_manifest(job.output):
+        raise SettingsError(f"--output {job.output} exists and is not a package, so the adapted model would replace "
+                            "another file: pass another path, or remove the file.")
 
 
 def _begin_or_resume(job: AdaptationJob, direction: str, corrections: Sequence[Correction],

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from towernmt.core.errors import SettingsError
-from towernmt.farm.ray_workers import Resources, cluster_machines, max_worker_resources
+from towernmt.farm.ray_workers import LongWait, Resources, cluster_machines, max_worker_resources
 from towernmt.jobs.attempt import StopRequest, stop_requests
 from towernmt.jobs.trials import (
     FAILED,
@@ -26,6 +26,7 @@ from towernmt.jobs.trials import (
 )
 
 _MAX_RESTARTS = 3       # maximum number of restarts of a trial that failed or whose process or machine was lost
+_START_SECONDS = 15.0   # seconds until the first trial begins if the cluster has free resources
 _STEP_SECONDS = 2.0     # maximum seconds of a step, after which a trial can stop; after ten, Ray Tune would kill it
 
 
@@ -76,7 +77,7 @@ def check_tune() -> None:
 
 
 def search(trials: Sequence[Trial], table: TrialTable, limits: SearchLimits, work: Path,
-           report: Callable[[TrialRow], None]) -> int | None:
+           report: Callable[[TrialRow], None], report_wait: Callable[[str], None]) -> int | None:
     """Run trials on the connected Ray cluster, and write their states and scores into the table.
 
     Args:
@@ -85,6 +86,7 @@ def search(trials: Sequence[Trial], table: TrialTable, limits: SearchLimits, wor
         limits: limits of the search.
         work: directory for Ray, which is removed at the end.
         report: called with each row that has changed.
+        report_wait: called with a message if the cluster is busy.
 
     Returns:
         The number of the signal that stopped the search; None if there was none.
@@ -105,6 +107,7 @@ def search(trials: Sequence[Trial], table: TrialTable, limits: SearchLimits, wor
                                     {"cpu": cpus, "gpu": limits.gpus})
     scheduler = _scheduler(limits)
     rows = {trial.row.number: trial.row for trial in trials}
+    first_wait = LongWait("trial", Resources(cpus, limits.gpus), report_wait, _START_SECONDS)
     try:
         with stop_requests() as request:
             tune.Tuner(
@@ -114,7 +117,7 @@ def search(trials: Sequence[Trial], table: TrialTable, limits: SearchLimits, wor
                                             time_budget_s=limits.minutes * 60 or None),
                 run_config=tune.RunConfig(name="search", storage_path=str(work), verbose=0, stop=_stopper(request),
                                           failure_config=tune.FailureConfig(max_failures=_MAX_RESTARTS),
-                                          callbacks=[_callback(rows, table, scheduler, report)])).fit()
+                                          callbacks=[_callback(rows, table, scheduler, report, first_wait)])).fit()
     finally:
         shutil.rmtree(work, ignore_errors=True)
         for row in rows.values():
@@ -211,10 +214,15 @@ def _stopper(request: StopRequest) -> Any:
     return Stopping()
 
 
-def _callback(rows: dict[int, TrialRow], table: TrialTable, scheduler: Any, report: Callable[[TrialRow], None]) -> Any:
+def _callback(rows: dict[int, TrialRow], table: TrialTable, scheduler: Any, report: Callable[[TrialRow], None],
+              first_wait: LongWait) -> Any:
     from ray import tune
 
     class Following(tune.Callback):
+        def on_step_end(self, iteration: int, trials: Any, **info: Any) -> None:
+            if not first_wait.is_over:
+                first_wait.update(any(trial.status != trial.PENDING for trial in trials))
+
         def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
             rows[trial.config["number"]].reason = ""    # of an earlier search
             self._set_state(trial, RUNNING)

@@ -116,7 +116,8 @@ class LineTranslator:
         reranker: reranker of the translations of each line.
         unknown: replaces unknown tokens by words.
         special_lines: translation of lines that the model may not be trained for.
-        languages: ISO 639-1 codes of source and target, or "", for the letter case of lines in capitals.
+        languages: ISO 639-1 codes of source and target, or "", for the letter case of lines in capitals and for
+            ordinal numbers.
         source_text: facts about the training text, for lines that differ from it.
 
     Attributes:

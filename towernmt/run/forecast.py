@@ -13,6 +13,7 @@ from towernmt.dataflow.batches.training_data import TrainingData, make_batches
 from towernmt.run.assemble import deciding_scalar, with_vocabulary_sizes
 from towernmt.run.averaged_end import check_average
 from towernmt.run.directory import RunDirectory
+from towernmt.run.initial_values import initial_values
 from towernmt.run.memory_fit import GIB, peak_of_step, wants_search, with_fitting_batch, with_found_batch
 from towernmt.run.product_rates import product_rates
 from towernmt.run.resume import (
@@ -122,11 +123,13 @@ def forecast_training(settings: Settings, data: TrainingData, gpus: Sequence[int
         run: the run that would resume; None for a new run.
 
     Raises:
-        TowerNMTError: a setting is invalid, or a step cannot be made.
+        TowerNMTError: a setting is invalid, the data do not suit the initial values, or a step cannot be made.
     """
     check_ranges(settings)
     settings = with_vocabulary_sizes(settings, data)
     check_average(settings, data)
+    if run is None or latest_checkpoint(run.checkpoints) is None:
+        initial_values(settings.init, data, settings.data.seed)      # raises the errors of a training
     if run is not None and not wants_search(settings, run):
         settings = with_found_batch(settings, run)
     elif settings.data.memory_gb:

@@ -11,11 +11,9 @@ import dataclasses
 import itertools
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -30,8 +28,9 @@ from towernmt.callbacks.nan_guard import NaNGuard
 from towernmt.core.errors import DataError, SettingsError, TowerNMTError
 from towernmt.core.gpus import smallest_memory
 from towernmt.core.graph_state import configure_graph
-from towernmt.core.machine import cleanup_on_signal, peak_memory
+from towernmt.core.machine import peak_memory
 from towernmt.core.session import use_gpus
+from towernmt.core.temporary_directories import temporary_directory
 from towernmt.core.tf_compat import tf
 from towernmt.dataflow.batches.batch import Batch, Position
 from towernmt.dataflow.batches.training_data import TrainingData, make_batches
@@ -205,16 +204,12 @@ def peak_of_step(settings: Settings, data: TrainingData, gpus: Sequence[int] | N
             process.kill()
             process.communicate()
 
-    def clean() -> None:
-        end_process()
-        shutil.rmtree(directory, ignore_errors=True)
-
-    with tempfile.TemporaryDirectory() as directory, cleanup_on_signal(clean):
+    with temporary_directory("measuring the memory of a step", end_work=end_process) as directory:
         RunDirectory(directory).save_settings(settings)
-        save_batches(largest_batches(settings, data), Path(directory) / BATCHES)
-        command = [sys.executable, "-m", "towernmt.run.memory_fit", directory]
+        save_batches(largest_batches(settings, data), directory / BATCHES)
+        command = [sys.executable, "-m", "towernmt.run.memory_fit", str(directory)]
         command += ["--gpu", ",".join(map(str, gpus))] if gpus is not None else ["--towers", str(towers or 1)]
-        with open(Path(directory) / "output", "w+", encoding="utf-8", errors="replace") as output:
+        with open(directory / "output", "w+", encoding="utf-8", errors="replace") as output:
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output)
             try:
                 within_limit = _stays_within(process, limit if gpus is None else None)
@@ -226,7 +221,7 @@ def peak_of_step(settings: Settings, data: TrainingData, gpus: Sequence[int] | N
             last = (output.read().strip().splitlines() or ["it printed nothing"])[-1]
         if process.returncode:
             raise TowerNMTError(f"Measuring data.batch_tokens={settings.data.batch_tokens} failed: {last}")
-        peak = int(json.loads((Path(directory) / PEAK).read_text(encoding="utf-8")))
+        peak = int(json.loads((directory / PEAK).read_text(encoding="utf-8")))
         return peak if peak <= limit else None
 
 

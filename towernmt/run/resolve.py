@@ -42,7 +42,7 @@ DEPENDS_ON_LIMIT = (
     "schedule.name", "schedule.warmup_steps", "model.residual_dropout", "model.embedding_dropout", "validation.steps",
     "validation.minutes", "validation.sentences", "train.stop_patience", "checkpoint.steps", "checkpoint.minutes",
     "checkpoint.average")
-"""Automatic settings that depend on the training limit, and that can change within a run."""
+"""Automatic settings that always depend on the training limit, and that can change within a run."""
 
 
 DefaultsMode: TypeAlias = Literal["automatic", "batch", "fixed"]
@@ -360,9 +360,16 @@ def note_of_changed_limit(recorded: Mapping[str, Any], old: Settings, new: Setti
     old_values, new_values = flatten(old), flatten(new)
     changes = [f"{key} changed from {old_values[key]:g} to {new_values[key]:g}" for key in LIMITS
                if new_values[key] != old_values[key]]
-    unchanged = [f"{key}={new_values[key]}" for key in DEPENDS_ON_LIMIT
-                 if key in recorded and new_values.get(key) == recorded[key]]
-    if not changes or not unchanged:
-        return ""
-    return (f"{', '.join(changes)}. These automatic settings keep their old values: {', '.join(unchanged)}. Use --set "
-            "to change them.")
+    share = "data.general_share"        # recorded if general data are mixed in
+    has_general_data = bool(new.init.checkpoint) and share in recorded
+    has_factor_of_warmup = new.schedule.name == noam.__name__ and "schedule.warmup_steps" in recorded
+    keys = [*DEPENDS_ON_LIMIT, *(["optimizer.learning_rate"] if has_general_data or has_factor_of_warmup else [])]
+    unchanged = [f"{key}={new_values[key]}" for key in keys if key in recorded and new_values.get(key) == recorded[key]]
+    notes = []
+    if unchanged:
+        notes.append(f"These automatic settings keep their old values: {', '.join(unchanged)}. Use --set to change "
+                     "them.")
+    if has_general_data and new_values[share] == recorded[share]:
+        notes.append(f"{share}={new_values[share]} was chosen for the old limit, too, and only a new run can have "
+                     "another share.")
+    return " ".join([f"{', '.join(changes)}.", *notes]) if changes and notes else ""

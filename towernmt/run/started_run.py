@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from towernmt.checkpoint.records import recorded_initial_weights
@@ -85,6 +86,11 @@ def starting_settings(start: StartingModel, architecture: str | None = None, pre
                  if affects_training_only(field.name) and f"model.{field.name}" not in _CHANGEABLE]
         settings.model = dataclasses.replace(saved, **{name: getattr(settings.model, name) for name in names})
     settings.search = start.run.group("search", SearchSettings())
+    if settings.search.shortlist and Path(start.location).is_file():
+        # The package is a shortlist, too. Its copy in the cache may be removed, and later commands may begin in other
+        # directories.
+        package = str(Path(start.location).absolute())
+        settings.search = dataclasses.replace(settings.search, shortlist=package)
     settings.init = dataclasses.replace(settings.init, checkpoint=start.location)
     return settings
 

@@ -262,6 +262,11 @@ class Models:
         """Codes of all source and target languages."""
         return sorted({*self.sources, *self.targets})
 
+    @property
+    def max_alternatives(self) -> int:
+        """The largest number of translations of a sentence that a model returns."""
+        return max(model.model.alternatives for model in self)
+
     def targets_of(self, source: str) -> list[str]:
         """Return the target languages of a source language."""
         return sorted(direction.target for direction in self._models if direction.source == source)
@@ -334,7 +339,7 @@ class Models:
             if language not in self._copiers:
                 self._copiers[language] = ServedModel(
                     Direction(language, language), "a copy of each text",
-                    lambda: LoadedModel(_copy_translations, "", alternatives=100, aligns=True, constrains=True),
+                    lambda: LoadedModel(_copy_translations, "", self.max_alternatives, aligns=True, constrains=True),
                     round_size=1_000, max_queue=100_000)
             return self._copiers[language]
 
@@ -354,6 +359,9 @@ class Models:
             except Exception as error:  # noqa: BLE001 -- the old model stays, and the log says why
                 log.error("%s: the new model cannot be loaded.", direction, exc_info=error)
                 errors[str(direction)] = "The model cannot be loaded; see the server's log for the reason."
+        with self._lock:
+            for copier in self._copiers.values():
+                copier.reload()         # the largest number of translations may have changed
         return errors
 
     def health_problem(self, max_seconds: float) -> str | None:

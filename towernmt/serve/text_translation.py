@@ -21,7 +21,7 @@ from towernmt.documents.source_sentences import SourceSentence
 from towernmt.documents.translation import SplitSegments, missing_placeholders, with_placeholders_forced
 from towernmt.predict.lines.hypotheses import Translation
 from towernmt.predict.lines.line_options import OPTIONS, PLAIN, LineOptions, translated_if_writable
-from towernmt.predict.lines.protected_sentences import restored, with_names_forced, with_placeholders
+from towernmt.predict.lines.protected_sentences import required_numbers, restored, with_names_forced, with_placeholders
 from towernmt.predict.lines.terminology import Terminology
 from towernmt.serve.batcher import Cancellation, QueuedSentences
 from towernmt.serve.request_limits import RequestError, ServerLimits, bad_request
@@ -216,11 +216,12 @@ def translate_texts(model: ServedModel, texts: Sequence[str], request: TextReque
             on_sentence(*positions[index], translated_sentence(index, translation))
 
     translations = translate_segmented(model, sentences, options, cancellation, report, blocking=False)
-    answers, first = [], 0
+    answers, first, numbers = [], 0, required_numbers(options)
     for document, split in zip(documents, splits, strict=True):
         end = first + len(split.sentences)
         ranked = translations[first:end]
-        variants = [document.text(split.segments([hypotheses[min(rank, len(hypotheses) - 1)] for hypotheses in ranked]))
+        variants = [document.text(split.segments(
+            [hypotheses[min(rank, len(hypotheses) - 1)] for hypotheses in ranked], numbers))
                     for rank in range(request.alternatives + 1)]
         alternatives = [variant for variant in dict.fromkeys(variants[1:]) if variant != variants[0]]
         answers.append(TextAnswer(variants[0], alternatives, [

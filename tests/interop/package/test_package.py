@@ -35,12 +35,14 @@ from towernmt.interop.ctranslate2_engine import CTranslate2Translator
 from towernmt.interop.export import export_model
 from towernmt.interop.model_card import CardText, card_date, card_markdown, card_text_of_package
 from towernmt.interop.package_build import PackageOptions, package_run
+from towernmt.interop.starting_models import open_starting_model
 from towernmt.predict.lines.line_options import LineOptions
 from towernmt.predict.lines.output_file import check_apart
 from towernmt.predict.scorer import Scorer
 from towernmt.predict.search.lexical_table import Lexicon
 from towernmt.predict.trained_model import TrainedModel
 from towernmt.predict.translator import Translator
+from towernmt.run.started_run import starting_settings
 from towernmt.serve.model_loading import EngineSettings, load_served_model, recorded_direction
 
 TEXT = CardText(licence="CC0-1.0", languages="de-en")
@@ -235,6 +237,13 @@ def test_a_shortlist_is_packed_without_its_path(original_run: Path, tmp_path: Pa
     assert packed == Translator(run, device="cpu", engine="graph", shortlist=str(moved)).translate(lines[:3])
     with pytest.raises(SettingsError, match="search.shortlist=.*lexicon does not exist, and the package needs this"):
         pack(run, tmp_path / "y.zip")
+    start = open_starting_model(str(tmp_path / "x.zip"), "--start")
+    assert starting_settings(start).search.shortlist == str(tmp_path / "x.zip")
+    settings["search"]["shortlist"] = str(tmp_path / "x.zip")
+    (run / "settings.yaml").write_text(yaml.safe_dump(settings))
+    pack(run, tmp_path / "z.zip")
+    assert PackagedRun(tmp_path / "z.zip").manifest.members["shortlist.lexicon"] == (
+        PackagedRun(tmp_path / "x.zip").manifest.members["shortlist.lexicon"])
 
 
 @pytest.mark.thorough

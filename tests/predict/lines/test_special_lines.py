@@ -434,6 +434,25 @@ def test_names_with_digits_and_equations_are_words_that_must_stay(line: str, wor
     assert LineSpans(line, EVERYTHING).words == words
 
 
+@pytest.mark.parametrize(("language", "line", "words"), [
+    ("it", "la 2a edizione, 5a B e via Roma 12b", ["12b"]), ("it", "LA 2A EDIZIONE DEL CO2", ["CO2"]),
+    ("es", "la 5a vez", []), ("pt", "a 2a vez", []), ("sv", "på 2a plats", []), ("eo", "la 2a libro", []),
+    ("ca", "el 1r, el 2n, el 3r, el 4t i la 5a", []), ("fr", "le 2d tour en 12a", ["12a"]),
+    ("nl", "om 20u in kamer 12a", ["12a"]), ("nl", "OM 20U", []), ("it", "5A sezione", ["5A"]),
+    ("", "2a, 4t, 20u", ["2a", "4t", "20u"]), ("de", "Haus 2a, 4t", ["2a", "4t"])])
+def test_an_ordinal_number_or_an_hour_of_a_language_is_no_name(language: str, line: str, words: list[str]) -> None:
+    assert LineSpans(line, EVERYTHING, language=language).words == words
+
+
+def test_an_ordinal_number_may_change_if_the_language_of_the_line_is_known() -> None:
+    def translated(language: str) -> str:
+        model = Model(lambda text: "the 2nd device" if "2a" in text else f"the {text.split()[-1]} device")
+        lines = SpecialLines(SpecialLineSettings(), WORDS, (language, "en"))
+        return [translation[0].text for translation in lines.translated([LineRequest("device 2a")], model, 1)][0]
+
+    assert translated("it") == "the 2nd device" and translated("de") == "the 2a device"
+
+
 def test_numbers_that_only_a_comma_or_a_dash_separates_get_one_placeholder() -> None:
     model = Model(lambda text: text.upper() if "X1" in text else "damaged")
     assert translate(model, ["on 12.03.2024, 18:30 in 52.52, 13.405"]) == ["ON 12.03.2024, 18:30 IN 52.52, 13.405"]

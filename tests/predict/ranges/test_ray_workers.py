@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from towernmt.farm import ray_workers
+from towernmt.farm.farm import Farm
 from towernmt.farm.ray_workers import connect_workers
 from towernmt.predict.lines.faults import FaultCounts
 from towernmt.predict.ranges.job import RangeJob, RangeResult, RangeTask, translation_farm
@@ -26,6 +28,32 @@ def without_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     yield
     ray.shutdown()
+
+
+def test_a_wait_for_a_busy_cluster_is_reported_once(without_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Occupant:
+        pass
+
+    class Task:
+        description = "made"
+
+    monkeypatch.setattr(ray_workers, "_LONG_WAIT", 0.5)
+    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+    occupant = ray.remote(Occupant).options(num_cpus=1).remote()
+    ray.get(occupant.__ray_ready__.remote())
+    messages: list[str] = []
+
+    def release(message: str) -> None:
+        messages.append(message)
+        ray.kill(occupant)
+
+    farm = Farm(connect_workers(lambda number: Task(), 2, "local", False, release), "", print)
+    try:
+        assert farm.wait_for_first() == "made"
+    finally:
+        farm.stop()
+    assert messages == ["Waiting for the Ray cluster to start a worker with 1 processor: 0 of 1 processors of the "
+                        "cluster are free."]
 
 
 def test_actors_translate_ranges_and_a_killed_one_is_started_again(

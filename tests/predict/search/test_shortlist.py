@@ -11,11 +11,13 @@ import pytest
 from tensorpack.tfutils.tower import TowerContext
 
 from tests.predict.search.toy_model import EOS, PAD, Averaged, Scored, ToyModel, assert_same, plain_beam_search
-from towernmt.core.errors import SettingsError
+from towernmt.checkpoint.package_reader import SHORTLIST, PackageManifest
+from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.graph_state import GraphSettings, graph_state
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.preparation.alignment_model import Entries
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
+from towernmt.interop.package_archive import write_archive
 from towernmt.models.interface import DecoderState, NMTModel
 from towernmt.models.layers.projections import Projection
 from towernmt.predict.ensemble import EnsembleModel
@@ -189,3 +191,17 @@ def test_the_settings_name_the_file_and_a_table_of_other_vocabularies_is_refused
         assert session.run(words.tokens).tolist() == [0, 1, 2, 3, 8, 10, 11]
     with pytest.raises(SettingsError, match="table is for vocabularies of 12 and 12 pieces, but the model has 9 and 9"):
         finder(ToyModel(vocabulary=9, seed=1), decoding)
+
+
+def test_a_package_is_a_shortlist_unless_it_has_none(tmp_path: Path) -> None:
+    vocabulary = WordVocabulary(["<pad>", "<s>", "</s>", "<unk>", *"abcdefgh"])
+    entries = Entries(np.array([3, 5, 5]), np.array([7, 6, 8]), np.array([0.9, 0.2, 0.8]), np.arange(SIZE))
+    Lexicon.of(entries, vocabulary, vocabulary).save(tmp_path / "table")
+    for name, members in (("with", {SHORTLIST: tmp_path / "table"}), ("without", {})):
+        with open(tmp_path / f"{name}.towernmt.zip", "wb") as file:
+            write_archive(file, PackageManifest("towernmt-package", 1, "0.1", 7, "int8", False, {}, {}, ""), members)
+    packaged, table = (Lexicon.load(tmp_path / name) for name in ("with.towernmt.zip", "table"))
+    for name in ("starts", "targets", "probabilities", "frequency", "vocabularies"):
+        np.testing.assert_array_equal(getattr(packaged, name), getattr(table, name))
+    with pytest.raises(CheckpointError, match="without.towernmt.zip: the package has no shortlist: pass another"):
+        Lexicon.load(tmp_path / "without.towernmt.zip")

@@ -688,6 +688,19 @@ def test_a_phone_shows_all_of_it_and_everything_has_a_name(browser, toys, scheme
     context.close()
 
 
+def test_no_better_translation_is_suggested_for_a_text_that_is_in_the_target_language_already(page, start, tmp_path):
+    server = start("--model", f"de-en={ENGINES}:Toy", "--model", f"en-de={ENGINES}:Back", "--suggestions",
+                   str(tmp_path / "suggestions.tsv"))
+    page.goto(server.url)
+    page.get_by_label("From").select_option("auto")
+    page.get_by_label("To", exact=True).select_option("en")
+    source(page).fill("Das ist ein ganz gewöhnlicher deutscher Satz über das Wetter.")
+    expect(page.get_by_role("button", name="Suggest")).to_be_visible()
+    source(page).fill("This is a perfectly ordinary English sentence about the weather.")
+    expect(page.locator("#status")).to_have_text("This is English already.")
+    expect(page.get_by_role("button", name="Suggest")).to_be_hidden()
+
+
 def test_a_better_translation_is_suggested_where_the_server_accepts_it(page, toys, start, tmp_path):
     opened(page, toys, "der hund")
     expect(page.get_by_role("button", name="Copy")).to_be_visible()

@@ -59,7 +59,7 @@ def task_runner(settings: PrepareSettings, shared: Path, report: Callable[[str],
         with ray_connection(settings.ray, settings.workers, report), _mark(shared) as mark:
             make = partial(make_remote_worker, mark, mark.read_text())
             actors = settings.workers or _ACTORS_PER_PROCESSOR * cluster_resources().processors or 1
-            with FarmRunner(RayWorkers(make, actors), report) as runner:
+            with FarmRunner(RayWorkers(make, actors, report=report), report) as runner:
                 yield runner
     elif workers == 1 or sum(sizes) < _POOL_BYTES:
         yield InProcessRunner()

@@ -51,16 +51,17 @@ class LineSpans:
         text: the line.
         protection: the words and symbols to protect.
         marks_and_numbers: whether marks and numbers are spans, too.
+        language: ISO 639-1 code of the line's language, which decides whether `2a` is a name; "" if it is unknown.
 
     Attributes:
         segment: the line as text, shielded words and numbers, and symbols and marks as marks.
     """
 
-    def __init__(self, text: str, protection: Protection, marks_and_numbers: bool = True) -> None:
+    def __init__(self, text: str, protection: Protection, marks_and_numbers: bool = True, language: str = "") -> None:
         self._text, self._has_numbers = text, marks_and_numbers
         words = [(start, end) for start, end, _ in replace(protection, is_on=False).spans(text)]
         self._marks = LineMarks(text if marks_and_numbers else "", [*words, *emoticons_in(text)])
-        self.segment: Segment = tuple(_with_spans(text, protection, self._marks, marks_and_numbers))
+        self.segment: Segment = tuple(_with_spans(text, protection, self._marks, marks_and_numbers, language))
         numbers_of_line = [part.text for part in self.segment if isinstance(part, _Number)]
         self._numbers = Counter(chain.from_iterable(number_counts(number).elements() for number in numbers_of_line))
         self._values_with_units = set[str]().union(*map(values_with_units, numbers_of_line))
@@ -176,7 +177,8 @@ class _Number(PlainShielded):
     __slots__ = ()
 
 
-def _with_spans(text: str, protection: Protection, marks: LineMarks, has_numbers: bool) -> Iterator[Part]:
+def _with_spans(text: str, protection: Protection, marks: LineMarks, has_numbers: bool, language: str
+                ) -> Iterator[Part]:
     """Yield a text, and its spans. A sign that belongs to the unit of a number, as in `cm\u00b2`, is not a symbol."""
     unmarked_text = marks.without_marks() if marks.spans else text
     spans = list(protection.spans(unmarked_text))
@@ -193,7 +195,8 @@ def _with_spans(text: str, protection: Protection, marks: LineMarks, has_numbers
         word_spans = sorted([*word_spans, *free(equations_in(unmarked_text))])
         number_spans = _joined(free(numbers_in(unmarked_text)), text)
         word_spans = sorted([*word_spans, *free(match.span() for match in _FILL_IN.finditer(unmarked_text))])
-        word_spans = sorted([*word_spans, *free(names_with_digits_in(unmarked_text))])      # `[A1]` has one, too
+        names = names_with_digits_in(unmarked_text, language)
+        word_spans = sorted([*word_spans, *free(names)])        # `[A1]` has one, too
         word_spans, number_spans = ([_with_brackets(span, unmarked_text) for span in spans_of_kind]
                                     for spans_of_kind in (word_spans, number_spans))
     parts: list[tuple[int, int, Part]] = [

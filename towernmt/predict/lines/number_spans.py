@@ -3,7 +3,7 @@ r"""Find the numbers of a line that its translation must have, and compare them 
 - Numbers are those with three digits or more, with separators, or with a unit: `1,000.5`, `10–20`, `12 €`, `-5 °C`,
   `1920x1080`, `(030) 123 45 67`, `52°31′12″N`. Times of the twelve-hour clock may change, so they are not found.
 - Small numbers have one or two digits and no unit, or are two of these: `3`, `3-4`, `1/2`.
-- Names with digits, such as `CO2`, `A4` and `12a`, are words.
+- Names with digits, such as `CO2`, `A4` and `12a`, are words. In some languages, `2a` is an ordinal number.
 """
 
 from __future__ import annotations
@@ -51,6 +51,10 @@ _NAME = re.compile(r"(?<![\w-])(?=[A-Za-z]*\d)(?:[A-Za-z]{0,4}[A-Z][A-Za-z]?\d{1
 """Letters with a digit. `1st`, `90s`, `3x`, `8h`, and ordinal numbers such as `19e` and `5o` are spelled out."""
 _SPELLED_OUT = re.compile(r"\d{1,4}(?:ST|ND|RD|TH|S|X|H|E|ER|O)")
 """The same in a line in capitals."""
+_SPELLED_OUT_LETTERS = {"af": "u", "ca": "anrt", "eo": "a", "es": "a", "fr": "d", "gl": "a", "it": "a", "nl": "u",
+                        "oc": "a", "pt": "a", "sv": "a"}
+"""Letters after a number that is spelled out in a language: ordinal numbers such as `la 2a edizione`, `el 4t pis` and
+`le 2d tour`, and hours such as `om 20u`."""
 _OPERAND = r"(?:[-−]?\d[\d.,]*(?<=\d)[\u00b2\u00b3\u00b9\u2070-\u2079]*|[A-Za-z](?!\w)[\u00b2\u00b3]?)"
 _EQUATION = re.compile(rf"(?<![\w.,]){_OPERAND}(?: ?[-−+*<>=≤≥≠≈×÷·^] ?{_OPERAND})+(?!\w)"
                        r"|(?<!\w)(?:\d+ ?)?[¼-¾⅐-⅞](?!\w)")
@@ -74,10 +78,20 @@ def numbers_in(text: str) -> Iterator[tuple[int, int]]:
             yield match.span()
 
 
-def names_with_digits_in(text: str) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each short name of letters and digits that a translation must keep."""
+def names_with_digits_in(text: str, language: str = "") -> Iterator[tuple[int, int]]:
+    """Yield start and end of each short name of letters and digits that a translation must keep.
+
+    Args:
+        text: the text.
+        language: ISO 639-1 code of its language, in which `2a` may be an ordinal number; "" if it is unknown.
+    """
     is_upper = text.isupper()
-    return (match.span() for match in _NAME.finditer(text) if not (is_upper and _SPELLED_OUT.fullmatch(match[0])))
+    letters = _SPELLED_OUT_LETTERS.get(language, "")
+    for match in _NAME.finditer(text):
+        name = match[0].lower() if is_upper else match[0]
+        is_spelled_out = name[-1] in letters and name[:-1].isdigit()
+        if not is_spelled_out and not (is_upper and _SPELLED_OUT.fullmatch(match[0])):
+            yield match.span()
 
 
 def equations_in(text: str) -> Iterator[tuple[int, int]]:

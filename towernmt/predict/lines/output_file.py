@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from towernmt.core.directories import AVERAGES, RUN, refuse_foreign_directory
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.core.files import naming
+from towernmt.core.files import copy_access, naming
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,8 @@ def output_file(path: str | Path, begin: Callable[[Path], BinaryIO] | None = Non
     """Open a binary file that replaces `path` when the block ends without an exception.
 
     Until then, and if the block fails after it has written something, the file is `NAME.unfinished-PROCESS` in the same
-    directory. A terminal, a pipe or a device is written directly.
+    directory. A terminal, a pipe or a device is written directly. The new file has the permissions of the old one, and
+    its owner and group if this process may set them.
 
     Args:
         path: path of the output.
@@ -98,7 +99,8 @@ def output_file(path: str | Path, begin: Callable[[Path], BinaryIO] | None = Non
             yield file
         with reporting_write_errors(path):
             if mode is not None:
-                unfinished.chmod(mode)
+                copy_access(target, unfinished)
+                unfinished.chmod(mode)      # also if the process may not give the file to its old owner
             unfinished.replace(target)
     except BaseException:
         _leave(unfinished, path)

@@ -11,9 +11,10 @@ from itertools import accumulate
 import numpy as np
 
 from towernmt.documents.atom_alignment import TargetAtom, align_atoms
+from towernmt.documents.lost_placeholders import with_numbers_of_placeholders
 from towernmt.documents.mark_placement import place_marks
 from towernmt.documents.segments import Mark, Part, Segment
-from towernmt.documents.shields import NOTHING, Attached, number_of_usual_placeholder
+from towernmt.documents.shields import NOTHING, Attached
 from towernmt.documents.source_sentences import SourceSentence, split_segment
 from towernmt.documents.translation import with_all_shields
 from towernmt.documents.writing import written_atoms
@@ -21,8 +22,6 @@ from towernmt.predict.lines.hypotheses import Hypothesis, TokenDetails, Translat
 from towernmt.predict.lines.line_options import LineOptions
 from towernmt.predict.lines.required_texts import RequiredTexts
 from towernmt.predict.lines.words_of_lines import NO_WORD
-
-_NUMBER_AFTER_WORD = re.compile(r"([^\W\d_]+)(\d+)")
 
 
 def with_placeholders(options: LineOptions, sentence: SourceSentence) -> LineOptions:
@@ -71,14 +70,19 @@ def restored(sentence: SourceSentence, translation: Translation, options: LineOp
     """
     if not sentence.names and not sentence.symbols:
         return translation
-    numbers = set(re.findall(r"\d+", " ".join((options.prefix, *options.constraints))))
+    numbers = required_numbers(options)
     return translation.changed(lambda hypothesis: _hypothesis(sentence, hypothesis, numbers))
+
+
+def required_numbers(options: LineOptions) -> set[str]:
+    """Return the numbers in the prefix and in the constraints of a sentence, which stand for no placeholder."""
+    return set(re.findall(r"\d+", " ".join((options.prefix, *options.constraints))))
 
 
 def _hypothesis(sentence: SourceSentence, hypothesis: Hypothesis, numbers: set[str]) -> Hypothesis:
     words: list[list[TargetAtom]] = []
     aligned = align_atoms(sentence, hypothesis.text, hypothesis.links())
-    aligned = _with_numbers_of_placeholders(sentence, aligned, numbers)
+    aligned = with_numbers_of_placeholders(sentence, aligned, numbers)
     for atom in _with_symbols(sentence, with_all_shields(sentence, aligned)):
         if atom.space or not words:
             words.append([])
@@ -87,44 +91,6 @@ def _hypothesis(sentence: SourceSentence, hypothesis: Hypothesis, numbers: set[s
              for word in words]
     details = None if hypothesis.details is None else _details(sentence, hypothesis.details, words, texts)
     return hypothesis.replaced(text=" ".join(texts), details=details)
-
-
-def _with_numbers_of_placeholders(sentence: SourceSentence, atoms: Sequence[TargetAtom], numbers: set[str]
-                                  ) -> list[TargetAtom]:
-    """Return the atoms, where numbers that neither the source nor `numbers` has are the missing placeholders.
-
-    A model may translate `X1` as `1`, and also damage numbers: it writes `91` for `X1`, or `255` for the placeholder
-    `25`. Then there must be as many such numbers as missing placeholders. It may also join the number to a word, as in
-    `costs111`, from which it is removed.
-    """
-    present = {atom.stands_for for atom in atoms}
-    missing = {number: source for name, source in sentence.names.items()
-               if source not in present and (number := name if name.isdigit() else number_of_usual_placeholder(name))}
-    known_texts = numbers.union(atom.text for atom in sentence.atoms if atom.shield is None)
-    joined_indices = {index for index, atom in enumerate(atoms) if missing and atom.stands_for is None
-                      and atom.text not in known_texts and _NUMBER_AFTER_WORD.fullmatch(atom.text)}
-    end_indices: set[int] = set()
-    if joined_indices:
-        divided: list[TargetAtom] = []
-        for index, atom in enumerate(atoms):
-            match = _NUMBER_AFTER_WORD.fullmatch(atom.text) if index in joined_indices else None
-            divided.append(replace(atom, text=match[1]) if match else atom)
-            if match:
-                end_indices.add(len(divided))
-                divided.append(replace(atom, text=match[2], space=False))
-        atoms = divided
-    foreign_indices = [index for index, atom in enumerate(atoms)
-                       if missing and atom.stands_for is None and atom.text.isdigit() and atom.text not in known_texts]
-    sources_by_index = {index: missing[atoms[index].text] for index in foreign_indices if atoms[index].text in missing}
-    if len(foreign_indices) == len(missing) and len(sources_by_index) < len(missing):
-        sources_by_index = dict(zip(foreign_indices, missing.values(), strict=True))
-    new_atoms = list(atoms)
-    for index, source in sources_by_index.items():
-        if source not in present:
-            new_atoms[index] = replace(atoms[index], space=index > 0 and sentence.spaces[source], stands_for=source,
-                                       sources=[source])
-            present.add(source)
-    return [atom for index, atom in enumerate(new_atoms) if index not in end_indices or atom.stands_for is not None]
 
 
 def _with_symbols(sentence: SourceSentence, atoms: list[TargetAtom]) -> list[TargetAtom]:

@@ -63,7 +63,7 @@ class SpecialLines:
     Args:
         settings: which lines are special.
         vocabulary: vocabulary of the source.
-        languages: ISO 639-1 codes of source and target, or "", for the letter case.
+        languages: ISO 639-1 codes of source and target, or "", for the letter case and ordinal numbers.
         source_text: facts about the training text; without them, no typos are corrected, and no marks are added.
         encoder: encoder of requests, which checks options with placeholders; None if each is valid.
     """

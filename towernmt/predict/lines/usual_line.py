@@ -92,7 +92,8 @@ class UsualLine:
         words, joined_words = (
             frozenset(word for word in protected_words if word.casefold() not in words_of_terms)
             for protected_words in ((self._names(), self._unreadable_words(unknown)) if is_on else ((), ())))
-        self.spans = LineSpans(self.text, Protection(is_on, tuple(options.protect), words, joined_words), is_on)
+        protection = Protection(is_on, tuple(options.protect), words, joined_words)
+        self.spans = LineSpans(self.text, protection, is_on, model.languages[0])
         self._texts = [part for part in self.spans.segment if isinstance(part, str)]
         # The tags of `a <b>word</b>;` do not make it a statement of a program.
         is_without_words = not any(map(str.isalpha, "".join(self._texts))) or (

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from io import BytesIO
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from towernmt.core.errors import DataError, SettingsError
+from towernmt.checkpoint.package_reader import packaged_shortlist
+from towernmt.core.errors import DataError, SettingsError, TowerNMTError
 from towernmt.core.files import replacing
 from towernmt.dataflow.preparation.alignment_model import Entries
 from towernmt.dataflow.preparation.shards import PairBlock, offsets_of_lengths, pair_range, select_pairs
@@ -116,8 +118,12 @@ class Lexicon:
     def load(cls, path: str | Path) -> Lexicon:
         """Read a lexical table from a file.
 
+        Args:
+            path: a file of `towernmt lexicon`, or a package with a shortlist.
+
         Raises:
-            DataError: the file does not exist, or is not from `towernmt lexicon`.
+            CheckpointError: the package is damaged, or has no shortlist.
+            DataError: the file does not exist, or has no lexical table.
         """
         try:
             stat = Path(path).stat()
@@ -159,9 +165,10 @@ def _with_copies(entries: Entries, source: Vocabulary, target: Vocabulary, proba
 def _load(path: str, modified: int, size: int) -> Lexicon:
     """Read a file; time of modification and size are keys of the cache."""
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        content = packaged_shortlist(path)
+        with np.load(path if content is None else BytesIO(content), allow_pickle=False) as arrays:
             starts, targets, probabilities, frequency, vocabularies = (arrays[name] for name in _FIELDS)
-    except (OSError, MemoryError):
+    except (OSError, MemoryError, TowerNMTError):
         raise
     except Exception as error:      # zipfile, zlib and NumPy raise errors of many kinds for a damaged file
         raise DataError(f"{path}: this is not a lexical table, or it is damaged: make it with `towernmt lexicon`."

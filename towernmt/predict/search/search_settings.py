@@ -80,8 +80,8 @@ class SearchSettings:
         1.0, "Factor of the log-probability of tokens that the translation already contains (after Keskar et al. "
         "2019); 1 for no penalty.", at_least=1, at_most=1000)
     shortlist: str = setting(
-        "", "A file of `towernmt lexicon`: allow only likely translations of the words of a sentence and frequent "
-        "words.")
+        "", "A file of `towernmt lexicon`, or a package with a shortlist: allow only likely translations of the words "
+        "of a sentence and frequent words.")
     shortlist_size: int = setting(
         100, "With shortlist: number of translations of each source token.", at_least=1)
     shortlist_frequent: int = setting(

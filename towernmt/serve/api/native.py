@@ -72,7 +72,8 @@ async def translate(call: Call) -> Response:
 
 async def describe(call: Call) -> Response:
     """Answer `/api/v1/openapi.json`."""
-    return JSONResponse(description(call.service.limits))
+    return JSONResponse(description(
+        call.service.limits, min(call.service.models.max_alternatives, MAX_TRANSLATIONS)))
 
 
 async def models(call: Call) -> Response:

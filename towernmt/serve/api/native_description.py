@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from towernmt import __version__
 from towernmt.serve.api.native_answers import CARD_SOURCE_TEXTS, CARD_TEXTS
-from towernmt.serve.api.native_fields import FIELDS
+from towernmt.serve.api.native_fields import FIELDS, Field, translations_field
 from towernmt.serve.request_limits import ServerLimits
 
 REFUSALS = {400: "The request is invalid; the error says why.", 401: "An API key is required.",
@@ -21,22 +22,28 @@ _DETECTED = {"type": "object", "required": ["language", "confidence"],
              "properties": {"language": _TEXT, "confidence": _NUMBER}}
 
 
-def description(limits: ServerLimits) -> dict[str, Any]:
-    """Return the OpenAPI description with the limits of this server."""
+def description(limits: ServerLimits, max_translations: int) -> dict[str, Any]:
+    """Return the OpenAPI description with the limits of this server.
+
+    Args:
+        limits: limits of requests.
+        max_translations: the largest number of translations of a sentence that a model of the server returns.
+    """
+    fields = {**FIELDS, "n_best": translations_field(max_translations)}
     return {
         "openapi": "3.1.0",
         "info": {"title": "towernmt serve", "version": __version__,
                  "description": f"At most {limits.max_characters} characters, {limits.max_texts} texts and "
                                 f"{limits.max_segments} sentences a request, which is answered within "
                                 f"{limits.seconds:g} seconds."},
-        "components": {"schemas": _schemas(), "securitySchemes": {
+        "components": {"schemas": _schemas(fields), "securitySchemes": {
             "key": {"type": "http", "scheme": "bearer", "description": "Required if the server uses API keys."}}},
         "security": [{}, {"key": []}],
         "paths": {
             "/api/v1/translate": {"post": _translate(), "get": {
                 "summary": "Translate texts passed in the query string.", "parameters": [
                     {"name": name, "in": "query", "description": field.help, "schema": dict(field.schema)}
-                    for name, field in FIELDS.items() if name != "glossary"], "responses": _responses("Answer")}},
+                    for name, field in fields.items() if name != "glossary"], "responses": _responses("Answer")}},
             **_documents(),
             "/api/v1/models": {"get": {"summary": "List the models.", "responses": {"200": _json("Models")}}},
             "/api/v1/openapi.json": {"get": {"summary": "This description.", "responses": {
@@ -89,7 +96,7 @@ def _json(schema: str) -> dict[str, Any]:
         "$ref": f"#/components/schemas/{schema}"}}}}
 
 
-def _schemas() -> dict[str, Any]:
+def _schemas(fields: Mapping[str, Field]) -> dict[str, Any]:
     def array(name: str) -> dict[str, Any]:
         return {"type": "array", "items": {"$ref": f"#/components/schemas/{name}"}}
 
@@ -98,7 +105,7 @@ def _schemas() -> dict[str, Any]:
         "type": "array", "items": {"type": "object", "properties": {"source": _TEXT, "target": _TEXT}}}}
     return {
         "Request": _object(["text"], {name: {**field.schema, "description": field.help}
-                                      for name, field in FIELDS.items()}),
+                                      for name, field in fields.items()}),
         "Answer": _object(["source", "target", "model", "translations"], {**head, "translations": array("Text")}),
         "Text": _object(["text", "sentences"], {"text": _TEXT, "sentences": array("Sentence")}),
         "Sentence": _object(["source", "translations"], sentence),

@@ -17,7 +17,7 @@ MAX_OPTION_CHARACTERS = 2_000
 MAX_PHRASES = 100
 """Maximum number of phrases of a field."""
 MAX_TRANSLATIONS = 100
-"""Maximum number of translations of a sentence."""
+"""Maximum number of translations of a sentence, for any model."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,16 @@ def integer_field(help: str, default: int, minimum: int, maximum: int) -> Field:
                  lambda parameters, name: parameters.integer(name, default, minimum, maximum))
 
 
+def translations_field(maximum: int) -> Field:
+    """Return the field for the number of translations of each sentence.
+
+    Args:
+        maximum: the largest number that a model of the server returns.
+    """
+    return integer_field("Number of translations of each sentence, best first; at most the `alternatives` of the model "
+                         "in `/api/v1/models`.", 1, 1, maximum)
+
+
 def choice_field(help: str, *choices: str) -> Field:
     """Return a field with one of several values; the first one is the default."""
     return Field({"type": "string", "enum": list(choices), "default": choices[0]}, help,
@@ -120,7 +130,7 @@ FIELDS: dict[str, Field] = {
     "source": string_field("Language code of the text; `auto` or no value detects it among the source languages."),
     "target": string_field("Language code of the translation; optional if there is only one target language."),
     "format": choice_field("Format of the texts.", "text", "html", "xml"),
-    "n_best": integer_field("Number of translations of each sentence, best first.", 1, 1, MAX_TRANSLATIONS),
+    "n_best": translations_field(MAX_TRANSLATIONS),
     "alignments": flag_field("Return the words of each sentence and of its translations, and the word alignments."),
     "confidence": flag_field("Return the model's confidence in each word of a translation, 0 to 1."),
     **{name: _READERS[option.kind](option.help + ("; for a text of one sentence." if option.one_sentence else "."))

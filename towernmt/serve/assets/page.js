@@ -148,7 +148,8 @@ function finish() {
   const text = result();
   updateSwap();
   element("copy").hidden = !text.trim();
-  offerSuggestion(server.settings.suggestions && Boolean(text.trim()) && !html.checked);
+  const translated = Boolean(text.trim()) && sourceLanguage() !== to.value;
+  offerSuggestion(server.settings.suggestions && translated && !html.checked);
   if (!html.checked && text.trim()) showHint();
   element("status").textContent = text.trim() ? statusText() : "";
   remember({text: source.value, translation: text, source: from.value, target: to.value, time: Date.now()});
