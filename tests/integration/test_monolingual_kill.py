@@ -1,4 +1,4 @@
-"""`towernmt train --monolingual`, killed in each stage and restarted, equals an uninterrupted run."""
+"""`towernmt train --monolingual` and `--source-monolingual`, killed and restarted, equal an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -61,3 +61,23 @@ def test_a_training_killed_in_each_stage_equals_the_one_never_stopped(
     changed = module_start(*commands[1]).wait()
     assert changed.status == 1
     assert "--monolingual" in changed.the_error() and "was begun with" in changed.the_error()
+
+
+@pytest.mark.slow       # tests/jobs/test_monolingual_resuming.py kills each stage without processes
+def test_a_killed_student_that_starts_from_its_teacher_equals_the_one_never_stopped(
+        corpus, uninterrupted, module_start, assert_same_end, tmp_path: Path):
+    model, whole, killed = uninterrupted.copy(tmp_path / "model"), tmp_path / "whole", tmp_path / "killed"
+    commands = [["train", "--defaults", "fixed", "--data", corpus.prepared, "--logdir", logdir, "--start", model,
+                 "--source-monolingual", corpus.file("train.source"), "--teacher", model, "--set", "train.steps=20",
+                 "checkpoint.steps=10", "validation.steps=10", "data.batch_tokens=256", "optimizer.learning_rate=0.003"]
+                for logdir in (whole, killed)]
+    result = module_start(*commands[0]).wait()
+    assert result.status == 0, result.text
+    process = module_start(*commands[1])
+    process.wait_for(r"Saved .*/killed/checkpoints/step-10 ")
+    process.send(signal.SIGKILL)
+    assert process.wait().status == -signal.SIGKILL
+    result = module_start(*commands[1]).wait()
+    assert result.status == 0, result.text
+    assert "Stage 3 of 3" in result.output and "Stage 1 of 3" not in result.output
+    assert_same_end(killed, whole, 20)

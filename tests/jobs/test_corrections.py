@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from towernmt.core.errors import DataError
 from towernmt.jobs.corrections import (
+    FIELDS,
     MIN_CORRECTIONS,
     Correction,
     read_corrections,
@@ -84,8 +87,31 @@ def test_a_confirmation_of_another_translation_withdraws_an_earlier_correction(t
         Correction("u", "v"), Correction("w", "new")]
 
 
+TABLE = [["2026-11-26T08:00:00Z", "de-en=runs/a", 'Er sagte "Ja".', "old", 'He said "yes".'],
+         ["2026-11-26T08:00:00Z", "de-en=runs/b", '"Ja."', "old", '"Yes."'],
+         ["2026-11-26T08:00:00Z", "de-en=runs/a", "Linux", "old", "Linux"]]
+"""Lines with quotes, of two models of a direction, and with a source that the suggestion keeps."""
+
+
+@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONE])
+def test_a_file_that_a_spreadsheet_program_has_saved_has_the_same_corrections(tmp_path: Path, quoting: Any) -> None:
+    with (tmp_path / "a.tsv").open("w", encoding="utf-8-sig", newline="") as file:
+        csv.writer(file, "excel-tab", quoting=quoting, quotechar=None if quoting == csv.QUOTE_NONE else '"').writerows(
+            [FIELDS, *TABLE])
+    assert read_corrections(tmp_path / "a.tsv") == ("de-en", [Correction(row[2], row[4]) for row in TABLE])
+
+
+def test_corrections_that_are_all_the_same_are_one(tmp_path: Path) -> None:
+    file = write_corrections(tmp_path / "a.tsv", [("x", "y")] * 200)
+    corrections = read_corrections(file)[1]
+    assert corrections == [Correction("x", "y")]
+    with pytest.raises(DataError, match="a.tsv has 1 different corrections, which is too few: "):
+        split_corrections(corrections, file)
+
+
 def test_saved_corrections_are_read_again(tmp_path: Path) -> None:
-    corrections = [Correction("time", "model"), Correction("a b", "old"), Correction("\u00e4", "c")]
+    corrections = [Correction("time", "model"), Correction("a b", "old"), Correction("\u00e4", "c"),
+                   Correction('"a"', '"b"'), Correction('"a ""b"""', '""""'), Correction('"', '""')]
     save_corrections(tmp_path / "new" / "a.tsv", "de-en", corrections)
     assert read_corrections(tmp_path / "new" / "a.tsv") == ("de-en", corrections)
 
@@ -109,3 +135,14 @@ def test_a_correction_stays_in_its_split_while_the_file_grows() -> None:
     assert [round(len(more_splits[name]) / 300, 1) for name in ("train", "valid", "test")] == [0.7, 0.1, 0.2]
     with pytest.raises(DataError, match="a has 30 different corrections, which is too few"):
         split_corrections(pairs[:30], "a")
+
+
+def test_the_error_about_too_few_corrections_says_which_are_missing() -> None:
+    """Even 100 corrections can have too few of a kind, because a hash divides them."""
+    pairs = [Correction(f"source {number}", "s") for number in range(1000)]
+    few = split_corrections(pairs, "a")
+    with pytest.raises(DataError) as error:
+        split_corrections([*few["train"][:80], *few["valid"][:4], *few["test"][:16]], "a")
+    assert str(error.value) == (
+        "a has 100 different corrections, which is too few: 80, 4, 16 for training, validation and comparison, where "
+        "at least 20, 5, 10 are needed: collect more, usually about 100 in all.")

@@ -30,7 +30,7 @@ def add_adapt_arguments(parser: argparse.ArgumentParser) -> None:
                         help="accept corrections and a test set that seem to have the opposite direction, or to be no "
                              "translations")
     parser.add_argument("--minutes", type=float, default=5.0, metavar="N",
-                        help="maximum training time (default: %(default)s)")
+                        help="maximum training time; 0: until the validation no longer improves (default: %(default)s)")
     parser.add_argument("--licence", "--license", metavar="NAME",
                         help="licence of the package (default: that of the package to adapt)")
     parser.add_argument("--languages", metavar="PAIR",

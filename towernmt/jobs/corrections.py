@@ -7,6 +7,7 @@ out for the comparison. A correction stays in its split while the file grows.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +24,10 @@ HASH_TENTHS = {"test": range(2), "valid": range(2, 3), "train": range(3, 10)}
 """For each split of the corrections, the remainders of the hash of a source divided by ten."""
 MIN_CORRECTIONS = {"test": 10, "valid": 5, "train": 20}
 """Minimum number of corrections of each split."""
+
+
+_QUOTED = re.compile('"(?:[^"]|"")*"')
+"""A field in quotes as in CSV, whose own quotes are doubled."""
 
 
 class Correction(NamedTuple):
@@ -53,7 +58,7 @@ def read_corrections(file: str | Path, direction: str | None = None) -> tuple[st
     for number, line in enumerate(read_lines(file), 1):
         if not line.strip():
             continue
-        fields = line.split("\t")
+        fields = _fields(line)
         if len(fields) != len(FIELDS):
             raise DataError(f"{file} line {number}: {len(fields)} fields where {len(FIELDS)} were expected "
                             f"({', '.join(FIELDS)}, separated by tabs): pass a file of `towernmt serve --suggestions`.")
@@ -88,9 +93,28 @@ def _direction_name(text: str) -> str:
         return text
 
 
+def _fields(line: str) -> list[str]:
+    """Return the fields of a line, without the quotes that a spreadsheet program has added when it saved the file.
+
+    Spreadsheet programs put fields with quotes into quotes, or all fields. A server adds no quotes, so a sentence that
+    is a quotation remains as it is.
+    """
+    fields = line.split("\t")
+    all_are_quoted = len(fields) > 1 and _QUOTED.fullmatch(fields[1]) is not None      # the model never has quotes
+    return [field[1:-1].replace('""', '"') if _is_quoted(field) or (all_are_quoted and _QUOTED.fullmatch(field))
+            else field for field in fields]
+
+
+def _is_quoted(field: str) -> bool:
+    """Return whether a spreadsheet program has put a field into quotes, because it contains quotes."""
+    return '""' in field[1:-1] and _QUOTED.fullmatch(field) is not None
+
+
 def save_corrections(file: Path, direction: str, corrections: Iterable[Correction]) -> None:
     """Write corrections of one direction to a new file that `read_corrections` reads."""
-    write_text(file, "".join(f"\t{direction}\t{source}\t\t{suggestion}\n" for source, suggestion in corrections))
+    rows = ([f'"{text.replace(chr(34), 2 * chr(34))}"' if _is_quoted(text) else text for text in correction]
+            for correction in corrections)
+    write_text(file, "".join(f"\t{direction}\t{source}\t\t{suggestion}\n" for source, suggestion in rows))
 
 
 def split_corrections(corrections: Sequence[Correction], file: str | Path) -> dict[str, list[Correction]]:
@@ -104,6 +128,9 @@ def split_corrections(corrections: Sequence[Correction], file: str | Path) -> di
         remainder = int.from_bytes(hashlib.sha256(correction.source.encode()).digest()[:8], "big") % 10
         splits[next(name for name, tenths in HASH_TENTHS.items() if remainder in tenths)].append(correction)
     if any(len(splits[name]) < minimum for name, minimum in MIN_CORRECTIONS.items()):
-        raise DataError(f"{file} has {len(corrections)} different corrections, which is too few to train on 70 % of "
-                        "them and to compare on 20 %: collect at least about 80.")
+        found, needed = (", ".join(str(numbers[name]) for name in ("train", "valid", "test")) for numbers in (
+            {name: len(split) for name, split in splits.items()}, MIN_CORRECTIONS))
+        raise DataError(f"{file} has {len(corrections)} different corrections, which is too few: {found} for training, "
+                        f"validation and comparison, where at least {needed} are needed: collect more, usually about "
+                        "100 in all.")
     return splits

@@ -74,7 +74,7 @@ class MonolingualJob:
     def has_started(self) -> bool:
         """Whether a stage has stored something that depends on the inputs in the record."""
         return self.record_file.is_file() and any(
-            path.name == "model" or path.name.startswith("translations") for path in self.directory.iterdir())
+            path.name in ("model", "data") or path.name.startswith("translations") for path in self.directory.iterdir())
 
     @property
     def other_side(self) -> Literal["source", "target"]:
@@ -91,12 +91,14 @@ class StageRecord:
         limits: training limits that the user set last, by dotted key.
         seconds: time of the translation so far.
         spent_minutes: part of `train.minutes` that the first stages used; None until they are complete.
+        start: checksum of the weights of the model of --start; "" without the option, and None if it is not recorded.
     """
 
     inputs: dict[str, str]
     limits: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     spent_minutes: float | None = None
+    start: str | None = None
 
 
 def check_job(job: MonolingualJob, settings: Settings) -> None:
@@ -117,6 +119,9 @@ def check_job(job: MonolingualJob, settings: Settings) -> None:
     for name, value in unsupported.items():
         if value:
             raise SettingsError(f"{job.option}: {name} does not support mixed data: leave it out.")
+    if not settings.data.general_share:
+        raise SettingsError(f"{job.option}: data.general_share=0 would leave out all translations: set it above 0, or "
+                            f"train without {job.option.split()[0]}.")
     is_validated = job.data.validation_sets and (settings.validation.steps or settings.validation.minutes)
     has_stop = is_validated and (settings.train.stop_patience or job.sources.defaults != "fixed")
     trains_first_model = job.sources.run is None and not job.models
@@ -161,11 +166,14 @@ def open_record(job: MonolingualJob, text_checksum: str) -> StageRecord:
 
     Raises:
         DataError: an input has changed since the first start, or another version of towernmt has written the record.
+        SettingsError: the final model has not begun, and --start names another model than at the first start, or none.
     """
+    start = job.sources.start
+    start_checksum = "" if start is None else start.weights_checksum()
     inputs = {job.option: f"{job.side} {text_checksum}", f"--data {job.data.directory}": job.data.fingerprint,
               "--teacher": " ".join(model.weights_checksum() for model in job.models)}
     if not job.has_started:
-        return StageRecord(inputs)
+        return StageRecord(inputs, start=start_checksum)
     record = read_json(job.record_file, StageRecord, f"Pass another --logdir than {job.logdir}.")
     if len(record.inputs) != len(inputs):
         raise DataError(f"{job.record_file} has {len(record.inputs)} inputs where {len(inputs)} are expected: resume "
@@ -174,6 +182,15 @@ def open_record(job: MonolingualJob, text_checksum: str) -> StageRecord:
         if checksum != recorded:
             raise DataError(f"{name} is not what {job.logdir} was begun with (its content or the option changed): "
                             "restore it to resume, or pass another --logdir.")
+    # The settings of the final model name the model from which it has begun; see `check_resumed_start`.
+    if job.sources.run is None and record.start not in (None, start_checksum):
+        if start is None:
+            raise SettingsError(f"{job.logdir} was begun with --start: pass the same --start to resume it, or another "
+                                "--logdir.")
+        began, advice = (("with another model", "pass that model") if record.start else
+                         ("without --start", "leave it out"))
+        raise SettingsError(f"--start {start.name}: {job.logdir} was begun {began}: {advice} to resume it, or pass "
+                            "another --logdir.")
     return record
 
 

@@ -121,7 +121,8 @@ class _Stages:
         self._record = open_record(job, facts.sha256)
         specified = {key for _, values in job.sources.overrides for key in values}
         self._languages = settings.data.modifier_languages
-        self._specified_share = settings.data.general_share if "data.general_share" in specified else None
+        has_share = "data.general_share" in specified or job.sources.run is not None
+        self._specified_share = settings.data.general_share if has_share else None
         self._limits = {**self._record.limits, **{
             key: value for key, value in training_limits(settings).items() if key in specified}}
         self._save(limits=self._limits)
@@ -133,6 +134,7 @@ class _Stages:
                 if not self._job.models and (status := self._train_model()):
                     return status
                 self._translate()
+            self._remove_unfinished_translations()      # a kill may have left the journal of the complete ones
             self._prepare()
             self._save(spent_minutes=((self._model_seconds() or 0.0) + self._record.seconds) / 60)
         return self._train_final()
@@ -178,9 +180,10 @@ class _Stages:
         translator.faults = FaultCounts("")     # the written lines are counted here
         task = {"engine": translator.engine, "weights": weight_fingerprints(translator.checkpoint),
                 **json.loads(json.dumps(dataclasses.asdict(translator.search)))}
-        resume = task_of_unfinished(str(self._translations)) == task    # another engine begins again
+        resume = task_of_unfinished(str(self._translations)) == task    # another engine or model begins again
         window, limit = translator.stream.window, 60 * TRANSLATION_TIME_SHARE * self._limits.get("train.minutes", 0.0)
         if not resume:
+            self._remove_unfinished_translations()
             self._save(seconds=0.0)
         clock = _Clock(self._record.seconds)
         with open_input(job.text) as text, resumable_output(str(self._translations), window, task, resume) as output:
@@ -201,6 +204,10 @@ class _Stages:
                         break
         self._save(seconds=clock.seconds)
         self._report_faults(faults)
+
+    def _remove_unfinished_translations(self) -> None:
+        for file in self._job.directory.glob(f"{self._translations.name}.unfinished-*"):
+            file.unlink()
 
     def _report_faults(self, faults: FaultCounts) -> None:
         counts = faults.as_json()
@@ -319,10 +326,11 @@ class _Stages:
         job = self._job
         translated = PreparedData(self._prepared)
         mixed = MixedData(job.data, translated, BOS if job.side == "target" else None, translated=True)
-        share = translated_share(job.data.pairs, translated.pairs)
-        shown_share = share if self._specified_share is None else self._specified_share
+        share = self._specified_share
+        if share is None:
+            share = translated_share(job.data.pairs, translated.pairs)
         self._begin_stage(self._count, f"train on {job.data.pairs:,} true pairs and {translated.pairs:,} translated "
-                          f"pairs, which are {shown_share:.0%} of each epoch", self._seconds_left(0.0))
+                          f"pairs, which are {share:.0%} of each epoch", self._seconds_left(0.0))
         limits = final_limits(self._limits, self._record.spent_minutes or 0.0)
         return self._train(dataclasses.replace(job.sources, overrides=(
             Overrides(job.option, {"data.general_share": share}), *job.sources.overrides,

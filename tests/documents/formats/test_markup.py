@@ -251,6 +251,8 @@ def test_an_encoding_that_cannot_be_that_of_its_declaration_is_refused(name: str
     page = f"<meta charset={name}><p>schön"
     with pytest.raises(DataError, match=f"declares the encoding {name}, which is unknown, or is not"):
         open_html((page + "!" * (len(page.encode()) % 2)).encode())
+    with pytest.raises(DataError, match=r"encoding utf-8-sig \(line 2\): save it as UTF-8"):
+        open_html(b"\xef\xbb\xbf<p>a\n\xff")
     with pytest.raises(DataError, match="encoding utf-8"):
         open_html(b"\xff\xfe")
 

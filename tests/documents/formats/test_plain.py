@@ -82,6 +82,7 @@ def test_paragraphs_of_any_width_are_the_same_bytes(paragraphs: list[list[str]],
     ("a".encode("utf-16-le"), r"not text: line 1 has the character U\+0000"),
     ("Ein Haus.\n".encode("utf-16-le"), "seems to be UTF-16LE without a byte order mark: .* `iconv -f UTF-16LE"),
     ("Grüße aus Köln.\n".encode("utf-16-be"), "seems to be UTF-16BE"),
+    (b"\xef\xbb\xbfa\n\xff", r"not encoded as UTF-8 \(line 2\)"),
     ("Ein Haus.\n".encode("utf-32-le"), "seems to be UTF-32"),
     (b"Ein Haus.\x1aEine T", r"not text: line 1 has the character U\+001A"),
     (bytes(range(256)), "no text|not encoded")])

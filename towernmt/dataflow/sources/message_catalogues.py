@@ -135,7 +135,7 @@ def parse_po(data: bytes, name: str) -> Catalogue:
     if codecs.lookup(charset).name == "utf-8":
         lines = Chunk(name, 1, 0, data).decode()
     else:
-        lines = [line.removesuffix("\r") for line in _decode(data, charset, name).split("\n")]
+        lines = [line.removesuffix("\r") for line in _decode(data, charset, name, is_file=True).split("\n")]
     return _catalogue(_PoParser(name, charset).parse(lines))
 
 
@@ -193,11 +193,16 @@ def _charset(text: str) -> str:
     return codecs.lookup(charset).name
 
 
-def _decode(data: bytes, charset: str, name: str) -> str:
+def _decode(data: bytes, charset: str, name: str, is_file: bool = False) -> str:
+    """Return a message, or the text of a whole file, in the encoding of the header."""
     try:
         return data.decode(charset)
     except UnicodeDecodeError as error:
-        problem = f"byte {error.start + 1} of a message (0x{data[error.start]:02x})"
+        before = data[:error.start]
+        if is_file:
+            name = f"{name} line {before.count(10) + 1}"
+            before = before.rpartition(b"\n")[2]
+        problem = f"byte {len(before) + 1} of {'the line' if is_file else 'a message'} (0x{data[error.start]:02x})"
     except UnicodeError:        # of encodings that do not report the position
         problem = "a message"
     raise DataError(f"{name}: {problem} is not {charset.upper()}, the encoding in the header. Fix the catalogue.")

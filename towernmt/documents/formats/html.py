@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from towernmt.core.errors import DataError
 from towernmt.documents.formats.markup_document import MarkupDocument, Piece
 from towernmt.documents.formats.markup_tokens import Attribute, Spelling, Token, Tokens
-from towernmt.documents.formats.text_files import declared_encoding
+from towernmt.documents.formats.text_files import declared_encoding, line_of_error
 
 BLOCKS = frozenset("""address article aside base blockquote body button caption center col colgroup dd details dialog
     dir div dl dt fieldset figcaption figure footer form frame frameset h1 h2 h3 h4 h5 h6 head header hgroup hr html
@@ -220,8 +220,9 @@ def open_html(content: bytes) -> HtmlDocument:
         encoding = _WEB_ENCODINGS.get(encoding, encoding)
     try:
         return HtmlDocument(content.decode(encoding), encoding=encoding)
-    except UnicodeDecodeError:
-        raise DataError(f"The file is not valid text in the encoding {encoding}: save it as UTF-8.") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"The file is not valid text in the encoding {encoding} (line {line_of_error(error)}): save it "
+                        "as UTF-8.") from None
 
 
 def _ends(tokens: Sequence[Token], is_xhtml: bool) -> dict[int, int]:

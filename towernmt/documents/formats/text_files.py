@@ -54,7 +54,7 @@ def decode_file(content: bytes, encoding: str | None = None) -> tuple[str, Encod
     try:
         text = content[len(mark):].decode(encoding)
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
+        line = line_of_error(error)
         raise _wide_text(content, mark) or DataError(
             f"The file is not encoded as {encoding.upper()} (line {line}): save it as UTF-8, for example by `iconv -f "
             "WINDOWS-1252 -t UTF-8`.") from None
@@ -73,6 +73,11 @@ def decode_file(content: bytes, encoding: str | None = None) -> tuple[str, Encod
                             f"{encoding.upper()} cannot encode: save the file as UTF-8 first.") from None
 
     return text, encode
+
+
+def line_of_error(error: UnicodeDecodeError) -> int:
+    """Return the number of the line, from 1, in which decoding has failed."""
+    return error.object.count(b"\n", 0, error.start) + 1
 
 
 def _wide_text(content: bytes, mark: bytes) -> DataError | None:
