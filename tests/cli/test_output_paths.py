@@ -14,7 +14,7 @@ import pytest
 
 from towernmt.cli.commands import COMMANDS
 from towernmt.cli.main import main, make_parser
-from towernmt.cli.output_paths import DIRECTORIES, NO_PATHS, WRITTEN, check_output_paths, path_options
+from towernmt.cli.output_paths import NO_PATHS, check_output_paths, path_options
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.predict.lines.output_file import descriptor_of
 
@@ -24,6 +24,7 @@ PATHS = {"None", "('SOURCE', 'REFERENCE')", "DATA", "DIR", "DIRECTORY", "FILE",
          "[NAME=]RUN", "[NAME=]RUN_OR_FILE"}
 """The metavars of options whose values may be paths."""
 PARSERS = make_parser(COMMANDS)[1]
+WRITTEN = {name: command.outputs for name, command in COMMANDS.items()}
 OUTPUTS = [(command, option) for command, options in WRITTEN.items() for option in options]
 PAIRS = [(command, written, other) for command, written in OUTPUTS for other in path_options(PARSERS[command])
          if other != written]
@@ -40,10 +41,11 @@ def options(command: str, **values: object) -> argparse.Namespace:
     return argparse.Namespace(**{**defaults, **values})
 
 
-def test_every_command_and_every_kind_of_option_is_declared():
-    assert set(WRITTEN) == set(COMMANDS)
+def test_every_declared_option_exists_and_every_kind_of_option_is_declared():
     for command, parser in PARSERS.items():
+        declared, destinations = COMMANDS[command], {action.dest for action in parser._actions}
         assert set(WRITTEN[command]) <= set(path_options(parser))
+        assert {declared.instead_of_stdout, *declared.instead_of_stdin} - {""} <= destinations
         for action in parser._actions:
             if action.nargs != 0 and action.choices is None and action.type in (None, str):
                 assert str(action.metavar) in PATHS | NO_PATHS, (command, action.dest, action.metavar)
@@ -104,12 +106,12 @@ def test_only_its_own_command_writes_into_a_directory_of_another_command(command
     for name, content in marks.items():
         (tmp_path / "made" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "made" / name).write_text(content)
-    for written, owned in WRITTEN[command].items():
+    for written, declaration in WRITTEN[command].items():
         for name_inside in ("automatic.yaml", "settings.yaml", "new/file"):
             with pytest.raises(SettingsError, match=f"lies in {kind}"):
                 check_output_paths(command, PARSERS[command],
                                    options(command, **{written: str(tmp_path / "made" / name_inside)}))
-        if kind in owned:
+        if kind in declaration.owned:
             check_output_paths(command, PARSERS[command], options(command, **{written: str(tmp_path / "made")}))
         if kind == "a run" and command == "average":
             for name_inside in ("averages", "averages/new"):
@@ -236,7 +238,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_work(command, wr
 @pytest.mark.parametrize("command, written", OUTPUTS)
 def test_a_file_for_a_directory_a_directory_for_a_file_and_no_name_are_refused(command, written, text):
     Path("folder").mkdir()
-    name = "text" if f"{command}.{written}" in DIRECTORIES else "folder"
+    name = "text" if WRITTEN[command][written].is_directory else "folder"
     if command != "translate" or written not in ("output", "alignments"):       # a folder gets one file for each input
         with pytest.raises(SettingsError, match="expected a "):
             check_output_paths(command, PARSERS[command], options(command, **{written: name}))

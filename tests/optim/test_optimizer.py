@@ -9,8 +9,9 @@ from towernmt.core.errors import SettingsError
 from towernmt.core.settings import apply_overrides
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.optim.gradients import SMALL_GRADIENT, StackedGradients
-from towernmt.optim.optimizer import make_optimizer
+from towernmt.optim.optimizer import MAKERS, AveragingOptimizer, make_optimizer, updates_all_rows
 from towernmt.optim.optimizer_settings import OptimizerSettings
+from towernmt.optim.optimizers import LazyAdam, WholeVariableUpdates
 
 START = [np.array([1.0, -2.0, 3.0], np.float32), np.array([[0.5, 4.0]], np.float32)]
 
@@ -76,8 +77,26 @@ def test_the_norm_that_is_measured_is_the_one_before_clipping():
 
 
 def test_an_unknown_optimizer_is_refused_with_those_that_exist():
-    with pytest.raises(SettingsError, match="adam, adamw, lazyadam, adafactor, lamb, muon, sgd"):
+    with pytest.raises(SettingsError, match=", ".join(MAKERS)):
         apply_overrides(OptimizerSettings(), {"name": "adamax"})
+
+
+class SignDescent(WholeVariableUpdates, tf1.train.Optimizer):
+    """A new optimizer, whose update of a variable depends only on the dense gradient."""
+
+
+class LazyDescent(LazyAdam):
+    """A new optimizer that skips rows without a gradient."""
+
+
+def test_an_optimizer_of_complete_variables_needs_no_sparse_gradients(graph):
+    assert updates_all_rows(AveragingOptimizer(SignDescent(False, "Sign"), 0.9))
+    assert not updates_all_rows(LazyDescent(0.1, 0.9, 0.98, 1e-9))
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_only_optimizers_with_sparse_updates_need_sparse_gradients(graph, name):
+    assert updates_all_rows(make_optimizer(OptimizerSettings(name))) == (name not in ("lazyadam", "sgd"))
 
 
 @pytest.mark.parametrize(("device", "stacks"), [("/gpu:0", 2), ("/cpu:0", 0)])

@@ -26,7 +26,8 @@ KEY = "weights"
 """The key of the names of the weights in `state.json`."""
 _BOOKKEEPING = re.compile(
     r"^(global_step|learning_rate|random_clock|beta[12]_power|adafactor_step|muon_step|loss_scale)(_\d+)?(/|$)")
-"""Names of variables of training that do not belong to a weight."""
+"""Names of variables of training that do not belong to a weight, in checkpoints that do not list their weights. New
+checkpoints list them, so a variable of a new optimizer needs no entry."""
 
 
 def weights_of_graph() -> list[str]:

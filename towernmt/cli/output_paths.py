@@ -1,7 +1,7 @@
 """Refuse to write over an input of a command, or into a directory that belongs to another command.
 
-Every command passes through `check_output_paths` before it runs. `WRITTEN` declares the options that name outputs.
-All other options that name paths count as inputs, so a new option is covered without a line here.
+Every command passes through `check_output_paths` before it runs. `Command.outputs` declares the options that name
+outputs. All other options that name paths count as inputs, so a new option is covered without a line here.
 """
 
 from __future__ import annotations
@@ -16,42 +16,16 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from towernmt.core.directories import AVERAGES, PACKAGE_MANIFEST, PREPARATION, RUN
+from towernmt.cli.commands import COMMANDS, Output
+from towernmt.core.directories import PACKAGE_MANIFEST
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.predict.lines.output_file import STDIN, STDOUT, check_apart, descriptor_of
-
-WRITTEN: dict[str, dict[str, frozenset[str]]] = {
-    "prepare": {"output": frozenset({PREPARATION})}, "load": {"output": frozenset()},
-    "lexicon": {"output": frozenset()}, "pairs": {"output": frozenset(), "review": frozenset()},
-    "train": {"logdir": frozenset({RUN})}, "tune": {"output": frozenset()}, "plot": {"output": frozenset()},
-    "compare": {"html": frozenset()},
-    "translate": {name: frozenset() for name in ("output", "alignments", "plot", "work_directory")},
-    "evaluate": {"hypothesis": frozenset(), "html": frozenset()}, "score": {"output": frozenset()},
-    "rerank": {"output": frozenset()}, "align": {"output": frozenset()}, "export": {"output": frozenset()},
-    "package": {"output": frozenset()}, "average": {"output": frozenset({AVERAGES})}, "grow": {"output": frozenset()},
-    "import": {"output": frozenset()}, "adapt": {"output": frozenset(), "work_directory": frozenset()},
-    "serve": {"glossaries": frozenset(), "suggestions": frozenset()}, "serve-keys": {"keys": frozenset()},
-    "inspect": {}, "check": {}, "devices": {}, "completion": {}}
-"""The options of each command that name an output, with the kinds of directories that it may be written into."""
-DIRECTORIES = frozenset({"prepare.output", "train.logdir", "tune.output", "export.output", "average.output",
-                         "grow.output", "import.output", "translate.work_directory", "adapt.work_directory"})
-"""The options among them that name a directory; the others name a file."""
-_MAKES_FOLDERS = frozenset({"lexicon.output", "package.output", "adapt.output", "serve.glossaries", "serve-keys.keys"})
-"""Files that the command replaces as a whole, and whose folder it makes."""
-_REPLACES_PACKAGES = frozenset({"adapt.output"})
-"""Files that may be packages, which the command replaces by better ones."""
 
 NO_PATHS = frozenset(
     "ADDRESS ALPHA CALLER CODE CODE[:NAME] COUNT DIRECTION=TEXT FACTOR,CONSTANT FIRST,LAST FORMAT FORMAT[:PRECISION] K "
     "LINES M METHOD N N,N NAME NUMBER ORIGIN P PAIR PART REGEX SCRIPT,... SECONDS STEPS SYSTEM TEXT TOKEN,... TOKENS "
     "UTILITY W,W,... WEIGHT WHICH WORDS WORDS|TOKENS X YYYY-MM-DD".split())
 """The metavars of options whose values are no paths."""
-
-RESULTS = {"translate": "output", "score": "output", "rerank": "output", "align": "output", "evaluate": "html",
-           "compare": "html", "inspect": "", "check": "", "devices": "", "completion": "", "serve-keys": ""}
-"""The commands whose results go to standard output, and the option that sends them elsewhere."""
-READERS = {"translate": ("input", "document"), "rerank": ("input",)}
-"""The commands that read standard input, and the options that name files in its place."""
 
 _LITERALS = (None, "", "-")
 _SQLITE = re.compile(r"sqlite:///(.+?)(?:\?.*)?$")
@@ -81,17 +55,17 @@ def check_output_paths(command: str, parser: argparse.ArgumentParser, options: a
         SettingsError: names the two options, or the directory.
     """
     _refuse_closed_streams(command, options, closed_streams)
-    output_kinds, names = WRITTEN[command], path_options(parser)
-    inputs = {names[dest]: list(_paths(getattr(options, dest, None))) for dest in names if dest not in output_kinds}
-    outputs = {names[dest]: _output(getattr(options, dest, None)) for dest in output_kinds}
+    declared, names = COMMANDS[command].outputs, path_options(parser)
+    inputs = {names[dest]: list(_paths(getattr(options, dest, None))) for dest in names if dest not in declared}
+    outputs = {names[dest]: _output(getattr(options, dest, None)) for dest in declared}
     if command == "load" and all(_SQLITE.match(getattr(options, dest, None) or "") for dest in ("source", "output")):
         inputs[names["source"]] = []    # tables of one database; `load_table` refuses a table as its own source
-    for dest, owned in output_kinds.items():
+    for dest, declaration in declared.items():
         name = names[dest]
         if getattr(options, dest, None) == "":
             raise SettingsError(f"{name} is empty: pass an output path.")
         if (output := outputs[name]) is not None:
-            check_apart((name, output), {**inputs, STDIN: [None]}, owned=owned)
+            check_apart((name, output), {**inputs, STDIN: [None]}, owned=declaration.owned)
     _refuse_equal_outputs(outputs)
     work = getattr(options, "work_directory", None)
     for name, output in outputs.items():
@@ -100,22 +74,19 @@ def check_output_paths(command: str, parser: argparse.ArgumentParser, options: a
             raise SettingsError(f"{name} {output} lies in --work-directory {work}: pass another directory for the "
                                 "parts.")
     check_apart((STDOUT, None), {**inputs, STDIN: [None]})
-    for dest in output_kinds:
+    for dest, declaration in declared.items():
         if (output := outputs[names[dest]]) is not None:
-            _check_writable(command, dest, names[dest], output)
+            _check_writable(declaration, names[dest], output)
 
 
-def _check_writable(command: str, dest: str, name: str, output: str) -> None:
+def _check_writable(declaration: Output, name: str, output: str) -> None:
     """Refuse an output that cannot be written, before the command begins its work.
 
     Raises:
         SettingsError: the output cannot be written; the message has the reason.
     """
-    key = f"{command}.{dest}"
-    is_directory = key in DIRECTORIES
-    several = command == "translate" and dest in ("output", "alignments") and (
-        "{name}" in output or output.endswith("/") or os.path.isdir(output))    # a file for each text
-    if several:
+    is_directory = declaration.is_directory
+    if declaration.may_be_several and ("{name}" in output or output.endswith("/") or os.path.isdir(output)):
         return
     try:
         status: os.stat_result | None = os.stat(output)
@@ -127,18 +98,17 @@ def _check_writable(command: str, dest: str, name: str, output: str) -> None:
         expected, actual = ("directory", "file") if is_directory else ("file", "directory")
         raise SettingsError(f"{name} {output}: expected a {expected}, but this is a {actual}: pass another path.")
     if status is None:
-        makes_folder = is_directory or key in _MAKES_FOLDERS or command == "translate"
-        _check_folder(name, output, makes_folder)
+        _check_folder(name, output, is_directory or declaration.makes_folder)
     elif not is_directory:
-        _check_replaceable(key, name, output, is_regular=stat.S_ISREG(status.st_mode))
+        _check_replaceable(declaration, name, output, is_regular=stat.S_ISREG(status.st_mode))
 
 
-def _check_replaceable(key: str, name: str, output: str, is_regular: bool) -> None:
+def _check_replaceable(declaration: Output, name: str, output: str, is_regular: bool) -> None:
     """Refuse an existing file whose replacement would be a mistake."""
-    if key in _MAKES_FOLDERS and (not is_regular or descriptor_of(output) is not None):
+    if declaration.is_replaced and (not is_regular or descriptor_of(output) is not None):
         raise SettingsError(f"{name} {output} is a pipe, a device or a standard stream, which the file would replace: "
                             "pass a regular file.")
-    if is_regular and key not in _REPLACES_PACKAGES and _is_package(output):
+    if is_regular and not declaration.may_be_package and _is_package(output):
         raise SettingsError(f"{name} {output} is a package, which would be replaced: pass another path.")
 
 
@@ -162,11 +132,13 @@ def _is_package(path: str) -> bool:
 
 def _refuse_closed_streams(command: str, options: argparse.Namespace, closed_streams: Collection[str]) -> None:
     """Refuse to run if results would be lost or the input is missing, because a shell has closed a stream."""
-    if "stdout" in closed_streams and command in RESULTS and not getattr(options, RESULTS[command], None):
-        alternative = f", or pass --{RESULTS[command]} FILE" if RESULTS[command] else ""
+    declared = COMMANDS[command]
+    instead = declared.instead_of_stdout
+    if "stdout" in closed_streams and declared.prints and not (instead and getattr(options, instead, None)):
+        alternative = f", or pass --{instead} FILE" if instead else ""
         raise DataError(f"standard output is closed, so the results of towernmt {command} would be lost: redirect "
                         f"it to a file{alternative}.")
-    for dest in WRITTEN[command]:
+    for dest in declared.outputs:
         output = getattr(options, dest, None)
         number = descriptor_of(output) if isinstance(output, str) and output not in _LITERALS else None
         if number in (0, 1, 2) and ("stdin", "stdout", "stderr")[number] in closed_streams:
@@ -176,8 +148,8 @@ def _refuse_closed_streams(command: str, options: argparse.Namespace, closed_str
     if "stderr" in closed_streams and ((command == "align" and options.gold) or (command == "rerank" and options.tune)):
         raise DataError("standard error is closed, so the printed rates or weights would be lost: redirect it to a "
                         "file.")
-    if "stdin" in closed_streams and command in READERS and not any(
-            getattr(options, name, None) for name in READERS[command]):
+    if "stdin" in closed_streams and declared.instead_of_stdin and not any(
+            getattr(options, name, None) for name in declared.instead_of_stdin):
         raise DataError(f"standard input is closed, so towernmt {command} has nothing to read: pass --input FILE.")
 
 

@@ -35,7 +35,7 @@ from towernmt.models.kernels import compute_dtype
 from towernmt.optim.gradients import GradsAndVars, StackedGradients, allow_skipped_update, scaled, watch_gradients
 from towernmt.optim.muon import Muon
 from towernmt.optim.optimizer_settings import OptimizerSettings
-from towernmt.optim.optimizers import Adafactor, Adam, AdamW, Lamb, LazyAdam
+from towernmt.optim.optimizers import Adafactor, Adam, AdamW, Lamb, LazyAdam, WholeVariableUpdates
 
 MAKERS: dict[str, Callable[[OptimizerSettings, Variable], Optimizer]] = {
     "adam": lambda s, rate: Adam(rate, s.beta1, s.beta2, s.epsilon),
@@ -48,7 +48,8 @@ MAKERS: dict[str, Callable[[OptimizerSettings, Variable], Optimizer]] = {
                                  compute_dtype() if compute_dtype() == tf.bfloat16 else tf.float32),
     "sgd": lambda s, rate: tf1.train.MomentumOptimizer(rate, s.momentum, use_nesterov=s.nesterov),
 }
-"""Functions from the settings and the learning rate to a `tf1.train.Optimizer`, by the name of the optimizer."""
+"""Functions from the settings and the learning rate to a `tf1.train.Optimizer`, by the name of the optimizer. The names
+are the choices of `optimizer.name` (`optimizer_settings.py`, which does not import TensorFlow)."""
 
 
 def make_optimizer(settings: OptimizerSettings, clip_norm: float = 0.0) -> Optimizer:
@@ -76,11 +77,14 @@ def make_optimizer(settings: OptimizerSettings, clip_norm: float = 0.0) -> Optim
 
 
 def updates_all_rows(optimizer: Optimizer) -> bool:
-    """Return whether an optimizer makes the same update from a sparse gradient as from the dense one."""
+    """Return whether an optimizer makes the same update from a sparse gradient as from the dense one.
+
+    A class that derives from Adam may override the update of sparse gradients, as LazyAdam does.
+    """
     while isinstance(optimizer, ProxyOptimizer):
         optimizer = optimizer._opt
-    return type(optimizer) in (
-        tf1.train.AdamOptimizer, tf1.train.GradientDescentOptimizer, Adam, AdamW, Muon, Adafactor, Lamb)
+    return isinstance(optimizer, WholeVariableUpdates) or type(optimizer) in (
+        tf1.train.AdamOptimizer, tf1.train.GradientDescentOptimizer, Adam, AdamW, Muon)
 
 
 class GlobalNorm(GradientProcessor):
