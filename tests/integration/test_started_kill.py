@@ -9,6 +9,7 @@ import pytest
 pytestmark = pytest.mark.processes
 
 
+@pytest.mark.slow       # test_monolingual_kill has general data; test_bleu_validator, a resumed validation at the start
 def test_a_run_that_starts_from_a_model_with_general_data_resumes_after_a_kill(
         corpus, module_start, arguments, long_run, uninterrupted, recording, recorded, assert_same_end, tmp_path):
     """The model, the validation before the first update and the general pairs are those of the uninterrupted run."""
