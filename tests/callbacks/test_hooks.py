@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +9,6 @@ import pytest
 from tensorpack.callbacks import Callback
 from tensorpack.train.base import StopTraining
 
-from tests.waiting import PATIENCE
 from towernmt.callbacks import (
     BestCheckpoints,
     CallbackToHook,
@@ -332,11 +329,10 @@ def test_callbacks_of_one_hook_that_feed_the_same_tensor_are_refused_by_name(gra
 
 
 @pytest.mark.thorough
-def test_the_example_fails_in_plain_tensorflow_and_works_with_separate_runs():
-    done = subprocess.run([sys.executable, str(ROOT / "examples" / "hooks.py")], text=True, capture_output=True,
-                          timeout=PATIENCE)
-    assert done.returncode == 0, done.stderr
-    lines = [line.strip() for line in done.stdout.splitlines() if not line.startswith("[")]
+def test_the_example_fails_in_plain_tensorflow_and_works_with_separate_runs(start_program):
+    done = start_program((ROOT / "examples" / "hooks.py").read_text()).wait()
+    assert done.status == 0, done.errors
+    lines = [line.strip() for line in done.output.splitlines() if not line.startswith("[")]
     assert lines[0] == "In plain TensorFlow:"
     assert "InvalidArgumentError" in lines[1] and "placeholder tensor 'batch'" in lines[1]
     assert "y = 3.00 x + 1.00 after 60 steps" in lines

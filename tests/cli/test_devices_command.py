@@ -46,6 +46,7 @@ def test_gpus_are_listed_with_their_capabilities_and_the_messages_of_tensorflow(
 
 
 @needs_compiler
+@pytest.mark.slow       # test_gpus has the reason, and the test above the messages of TensorFlow
 @pytest.mark.processes
 def test_a_missing_library_is_named_and_tensorflows_message_shown(system):
     shown = run_with(RUN.format(options=[]), system)

@@ -20,6 +20,7 @@ from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.run import forecast, resolve
 from towernmt.run.automatic_settings import apply_automatic_settings
 from towernmt.run.directory import RunDirectory
+from towernmt.run.product_rates import ProductRates
 from towernmt.run.resolve import Overrides, ResolvedSettings, SettingsSources, resolve_settings
 from towernmt.run.rules import batch_rules
 from towernmt.run.run_settings import default_settings
@@ -399,11 +400,10 @@ def test_a_custom_model_is_recognised_as_that_of_the_initial_run_under_another_p
     assert chosen.model.hidden_size == 16
 
 
-@pytest.mark.processes
 def test_a_dry_run_prints_settings_and_a_forecast_and_writes_nothing(data, tmp_path, capsys, monkeypatch):
-    measure, rates = forecast.product_rates, []
+    monkeypatch.setattr(forecast, "peak_of_step", lambda *_: 3 << 29)
     for user in (forecast, resolve):    # the second one for settings, of a processor that multiplies bfloat16
-        monkeypatch.setattr(user, "product_rates", lambda gpus: rates.append(measure(gpus)) or rates[-1])
+        monkeypatch.setattr(user, "product_rates", lambda gpus: ProductRates(1e11, 1e11))
     status = main(["train", "--data", str(data), "--logdir", str(tmp_path / "run"), "--dry-run", "--set", *SMALL,
                    "train.epochs=3"])
     lines = capsys.readouterr().out.splitlines()
@@ -412,11 +412,8 @@ def test_a_dry_run_prints_settings_and_a_forecast_and_writes_nothing(data, tmp_p
     updates = re.fullmatch(r"Training: about (\d+) updates, 3\.0 passes over the corpus; it.* end .*", lines[-3])
     pass_tokens = PreparedData(str(data)).target_tokens + PreparedData(str(data)).pairs
     assert updates is not None and int(updates[1]) == pytest.approx(3 * pass_tokens / 100, rel=0.1)
-    memory = re.match(r"Memory: ([\d.]+) GiB \(measured on the largest batches of data.batch_tokens=100", lines[-2])
-    assert memory is not None and 0.2 < float(memory[1]) < 4
+    assert lines[-2].startswith("Memory: 1.5 GiB (measured on the largest batches of data.batch_tokens=100")
     assert lines[-1] == "Nothing was trained or written."
-    (measured,) = rates
-    assert 1e8 < measured.float32 < 1e15 and 1e8 < measured.bfloat16 < 1e15     # operations per second of a processor
 
 
 def test_a_dry_run_reports_a_finished_run_and_refuses_what_it_cannot_resume_with(six_steps, data, capsys):

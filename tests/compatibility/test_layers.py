@@ -150,7 +150,9 @@ print(tf.compat.v1.layers.Dense.__module__)
 
 @pytest.mark.processes
 @pytest.mark.parametrize("setting, expected", [
-    (None, "tf_keras"), ("0", "Keras 3"), pytest.param("1", "tf_keras", marks=pytest.mark.slow)])
+    ("0", "Keras 3"),
+    # Without a setting, the other tests of this file use tf_keras.
+    *(pytest.param(setting, "tf_keras", marks=pytest.mark.slow) for setting in (None, "1"))])
 def test_tf_keras_is_used_where_it_is_installed_unless_the_user_says_otherwise(setting, expected):
     environment = {key: value for key, value in os.environ.items() if key != "TF_USE_LEGACY_KERAS"}
     if setting is not None:

@@ -256,7 +256,7 @@ print(count_gpus())"""
 
 @needs_compiler
 @pytest.mark.processes
-@pytest.mark.parametrize(("driver", "gpu_list"), [(True, "2"), (False, "0")])
+@pytest.mark.parametrize(("driver", "gpu_list"), [(True, "2"), pytest.param(False, "0", marks=pytest.mark.slow)])
 def test_tensorflow_finds_gpus_with_the_library_that_it_does_not_look_for(stubs, driver, gpu_list):
     """Without a driver no library is loaded, so this shows the libraries that TensorFlow finds by itself."""
     site = [stubs / "site"]

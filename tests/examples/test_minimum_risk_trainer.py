@@ -18,11 +18,10 @@ def test_training_continues_from_the_run_and_lowers_the_risk(paths, example, sca
     risk = example("minimum_risk_trainer")
     arguments = [f"--model={paths.run}", f"--data={paths.data}", f"--logdir={tmp_path}", "--samples=6", "--metric=chrf",
                  "--set", "optimizer.learning_rate=0.001", "validation.steps=0", "checkpoint.steps=0"]
-    assert risk.main([*arguments, "train.steps=12"]) == 0
+    assert risk.main([*arguments, "train.steps=24", "--towers=2"]) == 0
     before, after = weights(paths.run), weights(tmp_path)
-    assert after["global_step"] == 12
+    assert after["global_step"] == 24
     assert set(before) == set(after)
-    assert risk.main([*arguments, "train.steps=24", "--towers=2"]) == 0     # the run resumes
     losses = scalars(tmp_path, "loss")
     assert len(losses) == 24 and all(0.0 <= loss <= 1.0 for loss in losses)
     assert np.mean(losses[-6:]) < np.mean(losses[:6])

@@ -1,4 +1,4 @@
-"""Fake GPUs for TensorFlow: build them, load them before TensorFlow lists its devices, and read their counts.
+"""Fake GPUs for TensorFlow: build them, load them before TensorFlow makes a session, and read their counts.
 
     python -m tests.gpu.fake_gpu 2 -m towernmt train ... --gpu 0,1      # a program on a machine with two fake GPUs
 
@@ -168,11 +168,12 @@ def environment(library: Path, cards: int, **more: str) -> dict[str, str]:
 
 
 def load() -> None:
-    """Load the library of the environment; call it before anything of towernmt is imported."""
-    import tensorflow  # noqa: F401    # the library uses TensorFlow's
+    """Load the library of the environment; call it before TensorFlow makes a session."""
+    from tensorflow.python.eager import context  # the library uses TensorFlow's
 
     global _library
     _library = ctypes.CDLL(os.environ[LIBRARY], mode=ctypes.RTLD_GLOBAL)
+    context.context().reinitialize_physical_devices()   # listed when towernmt was imported, in a fork
     _library.fake_gpu_counts.restype = ctypes.c_int64
     _library.fake_gpu_counts.argtypes = [ctypes.c_char_p, ctypes.c_int64]
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.gpu import fake_gpu
+from tests.program_process import Result
 
 pytestmark = [pytest.mark.thorough, pytest.mark.processes]
 
@@ -29,7 +28,8 @@ for command in (
         ["translate", "--model", "run", "--gpu", "1", "--input", "valid.source", "--output", "translations"],
         ["score", *TEXT], ["score", *TEXT, "--gpu", "2"],
         ["export", "--model", "run", "--format", "savedmodel", "--output", "exported"],
-        [*TRAIN, "--logdir", "other", "--towers", "1"]):
+        ["train", "--data", "data", "--defaults", "fixed", "--logdir", "other", "--towers", "1", "--set",
+         "train.steps=1", "validation.steps=0", *MODEL]):
     fake_gpu.reset()
     status = main(command)
     cards = sorted(fake_gpu.parse(fake_gpu.snapshot()).cards())
@@ -42,29 +42,29 @@ for command in (
 
 
 @pytest.fixture(scope="module")
-def done(library: Path, tmp_path_factory: pytest.TempPathFactory, prepare_pairs: Callable[[Path], Path]
-         ) -> subprocess.CompletedProcess[str]:
+def done(start: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory, prepare_pairs: Callable[[Path], Path]
+         ) -> Result:
     """Return the output of the program on a machine with four GPUs."""
     folder = tmp_path_factory.mktemp("selection")
     prepare_pairs(folder)
-    environment = fake_gpu.environment(library, 4)
-    return subprocess.run([sys.executable, "-c", PROGRAM], env=environment, cwd=folder, capture_output=True, text=True)
+    (folder / "program.py").write_text(PROGRAM)
+    return start(4, [folder / "program.py"], folder).wait()
 
 
-def test_each_command_uses_its_gpu_alone(done: subprocess.CompletedProcess[str]) -> None:
+def test_each_command_uses_its_gpu_alone(done: Result) -> None:
     """Without `--gpu`, a command uses the first GPU that its process has chosen; exports use none."""
-    found = [line for line in done.stderr.splitlines() if line.startswith("status ")]
+    found = [line for line in done.errors.splitlines() if line.startswith("status ")]
     assert found == ["status 0 cards", "status 1 cards", "status 0 cards 3", "status of the context: 1",
                      "status 0 cards 1", "status 0 cards 3", "status 0 cards 2", "status 0 cards", "status 0 cards",
-                     "status of the context: 1"], done.stderr[-2000:]
+                     "status of the context: 1"], done.errors[-2000:]
 
 
-def test_a_number_that_is_too_large_is_refused_before_data_are_read(done: subprocess.CompletedProcess[str]) -> None:
-    assert [line for line in done.stderr.splitlines() if line.startswith("towernmt: ")] == [
+def test_a_number_that_is_too_large_is_refused_before_data_are_read(done: Result) -> None:
+    assert [line for line in done.errors.splitlines() if line.startswith("towernmt: ")] == [
         "towernmt: --gpu 0,4: GPU 4 was not found (TensorFlow sees the GPUs 0 to 3); use --towers 2 to run the same "
         "towers on the CPU."]
 
 
-def test_devices_lists_what_tensorflow_sees(done: subprocess.CompletedProcess[str]) -> None:
-    assert [line for line in done.stdout.splitlines() if line.startswith("GPU")] == [
+def test_devices_lists_what_tensorflow_sees(done: Result) -> None:
+    assert [line for line in done.output.splitlines() if line.startswith("GPU")] == [
         f"GPU {number}: fake GPU, compute capability 9.0, bfloat16 and TF32" for number in range(4)]

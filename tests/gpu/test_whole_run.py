@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.free_ports import free_ports
 from tests.gpu import fake_gpu
+from tests.gpu.conftest import wait_for_all
 from towernmt.checkpoint.checkpoint_files import latest_checkpoint
 from towernmt.cli.main import main
 from towernmt.core.directories import EXPORT_DESCRIPTION
@@ -31,7 +31,8 @@ SERVES = all(find_spec(name) is not None for name in ("starlette", "uvicorn", "s
 
 
 @pytest.fixture(scope="module")
-def folder(library: Path, prepare_pairs: Callable[[Path], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(start: Callable[..., Any], prepare_pairs: Callable[[Path], Path], tmp_path_factory: pytest.TempPathFactory
+           ) -> Path:
     """Return a folder with the runs `gpu`, `workers` and `cpu`, and what was made of `gpu` on the GPUs.
 
     Two processes with a GPU each train `workers`.
@@ -41,7 +42,12 @@ def folder(library: Path, prepare_pairs: Callable[[Path], Path], tmp_path_factor
     train = ["train", "--data", str(data), "--defaults", "fixed", "--set", *SETTINGS, "--logdir"]
     run, source = str(folder / "gpu"), str(folder / "source")
     workers = [f"127.0.0.1:{port}" for port in free_ports(2)]
-    programs = [start(folder / "commands.json", library, 2, [
+
+    def start_commands(name: str, cards: int, commands: list[list[str]], **variables: str) -> Any:
+        (folder / name).write_text(json.dumps(commands), encoding="utf-8")
+        return start(cards, ["-m", "tests.gpu.commands", folder / name], **variables)
+
+    programs = [start_commands("commands.json", 2, [
         [*train, run, "--gpu", "0,1"],
         ["translate", "--model", run, "--gpu", "0", "--input", source, "--output", str(folder / "translated-on-gpu")],
         ["export", "--model", run, "--format", "savedmodel", "--output", str(folder / "exported")],
@@ -50,18 +56,11 @@ def folder(library: Path, prepare_pairs: Callable[[Path], Path], tmp_path_factor
     ])]
     for index in range(len(workers)):
         cluster = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
-        programs.append(start(folder / f"worker-{index}.json", library, 1,
-                              [[*train, str(folder / "workers"), "--gpu", "0"]], TF_CONFIG=json.dumps(cluster)))
+        programs.append(start_commands(f"worker-{index}.json", 1, [[*train, str(folder / "workers"), "--gpu", "0"]],
+                                       TF_CONFIG=json.dumps(cluster)))
     assert main([*train, str(folder / "cpu"), "--towers", "2"]) == 0
-    assert [program.wait() for program in programs] == [0, 0, 0]
+    wait_for_all(programs)
     return folder
-
-
-def start(file: Path, library: Path, cards: int, commands: list[list[str]], **more: str) -> subprocess.Popen[bytes]:
-    """Start `tests.gpu.commands` on a machine with `cards` fake GPUs."""
-    file.write_text(json.dumps(commands), encoding="utf-8")
-    return subprocess.Popen([sys.executable, "-m", "tests.gpu.commands", str(file)],
-                            env=fake_gpu.environment(library, cards, **more), cwd=Path(__file__).parents[2])
 
 
 def weights(run: Path) -> dict[str, np.ndarray]:
@@ -109,7 +108,7 @@ def test_a_server_translates_on_its_gpu(folder: Path) -> None:
 
 def test_a_run_resumes_on_another_number_of_cpu_towers(folder: Path) -> None:
     assert main(["train", "--data", str(folder / "data"), "--logdir", str(folder / "gpu"), "--towers", "1", "--set",
-                 f"train.steps={STEPS + 1}"]) == 0
+                 f"train.steps={STEPS + 1}", "validation.steps=0"]) == 0
     assert weights(folder / "gpu")["global_step"] == STEPS + 1
 
 

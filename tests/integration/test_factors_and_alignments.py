@@ -38,10 +38,10 @@ def run(annotated, module_start, arguments, tiny) -> Path:
     logdir = annotated / "run"
     result = module_start(*arguments(
         annotated / "data", logdir, *tiny, "model.decoder_layers=2", "model.residual_dropout=0",
-        "model.embedding_dropout=0", "model.guided_alignment_weight=0.3", "train.steps=250", "validation.steps=250",
+        "model.embedding_dropout=0", "model.guided_alignment_weight=0.3", "train.steps=160", "validation.steps=160",
         "checkpoint.steps=0", "log.steps=50")).wait()
     assert result.status == 0, result.text
-    assert "Validation at step 250: BLEU" in result.output
+    assert "Validation at step 160: BLEU" in result.output
     assert sorted((logdir / "vocabulary" / "source_factor_1.words").read_text().split()[4:]) == ["X", "Y"]
     return logdir
 

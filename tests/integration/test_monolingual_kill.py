@@ -12,7 +12,7 @@ from towernmt.jobs.monolingual_job import STAGES_FOLDER
 
 pytestmark = pytest.mark.processes
 
-SETTINGS = ["train.steps=40", "checkpoint.steps=10", "validation.steps=20"]
+SETTINGS = ["train.steps=40", "checkpoint.steps=10", "validation.steps=0"]
 LINES = 4500
 """Three windows of a translation: two points at which it can be resumed."""
 
@@ -56,11 +56,6 @@ def test_a_training_killed_in_each_stage_equals_the_one_never_stopped(
     assert len((whole / STAGES_FOLDER / "translations").read_text().splitlines()) == LINES
     assert_same_end(killed / STAGES_FOLDER / "model", whole / STAGES_FOLDER / "model", 20)
     assert_same_end(killed, whole, 40)
-
-    text.write_text(text.read_text() + "nab neb\n")
-    changed = module_start(*commands[1]).wait()
-    assert changed.status == 1
-    assert "--monolingual" in changed.the_error() and "was begun with" in changed.the_error()
 
 
 @pytest.mark.slow       # tests/jobs/test_monolingual_resuming.py kills each stage without processes

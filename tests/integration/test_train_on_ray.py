@@ -18,7 +18,8 @@ from towernmt.checkpoint.checkpoint_files import checkpoint_steps
 ray = pytest.importorskip("ray", reason="needs towernmt[ray]")
 pytestmark = [pytest.mark.processes, pytest.mark.optimized]    # workers of Ray are not forks
 
-LONG = ["train.steps=200", "checkpoint.steps=20", "validation.steps=0", "model.residual_dropout=0.1"]
+SETTINGS = ["train.steps=120", "checkpoint.steps=20", "validation.steps=0", "model.residual_dropout=0.1"]
+LONG = [*SETTINGS, "train.steps=200"]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def train(cluster: Any, corpus: Any, start: Callable[..., Any], arguments: Any, 
 def by_hand(corpus: Any, module_start: Any, arguments: Any, tiny: list[str], tmp_path_factory: Any) -> Path:
     """Return the directory of an undisturbed run of two workers that were started by hand."""
     run = tmp_path_factory.mktemp("by_hand") / "run"
-    ended_well(start_workers(module_start, [arguments(corpus.prepared, run, *tiny, *LONG)] * 2))
+    ended_well(start_workers(module_start, [arguments(corpus.prepared, run, *tiny, *SETTINGS)] * 2))
     return run
 
 
@@ -64,15 +65,15 @@ def process_of(run: Path, worker: int) -> int:
 
 def test_when_a_worker_is_killed_the_run_goes_on_and_equals_that_of_undisturbed_workers(
         train, by_hand, variables, tmp_path):
-    process = train(["--workers", "2"], *LONG)
-    process.wait_for("step 30,")
+    process = train(["--workers", "2"], *SETTINGS)
+    process.wait_for("step 10,")
     os.kill(process_of(tmp_path / "run", 1), signal.SIGKILL)
     result = process.wait()
     assert result.status == 0, result.text
     assert "Traceback" not in result.text and "towernmt:" not in result.text
     assert "Worker 1 (" in result.output and "was ended by SIGKILL" in result.output
     assert "Attempt 2 resumes from step" in result.output
-    assert_same_bits(variables(tmp_path / "run/checkpoints/step-200"), variables(by_hand / "checkpoints/step-200"))
+    assert_same_bits(variables(tmp_path / "run/checkpoints/step-120"), variables(by_hand / "checkpoints/step-120"))
     assert (tmp_path / "run/log/worker-1.log").read_text().count("--- attempt") == 2
 
 
@@ -115,7 +116,7 @@ def test_a_signal_ends_all_workers_with_a_checkpoint_from_which_the_same_command
 @pytest.mark.thorough
 def test_when_the_command_is_killed_its_workers_end(train, tmp_path):
     process = train(["--workers", "2"], *LONG, "train.steps=100000")
-    process.wait_for("step 30,")
+    process.wait_for("step 1,")
     workers = [process_of(tmp_path / "run", worker) for worker in range(2)]
     process.send(signal.SIGKILL)
     for worker in workers:

@@ -176,7 +176,7 @@ def test_after_both_losses_the_run_equals_the_undisturbed_one(lost_twice, undist
 ENDLESS = [*NO_DROPOUT, "train.steps=1000000"]
 
 
-@pytest.mark.slow       # to the others, it is as silent as one behind a cut of the network
+@pytest.mark.slow       # to the others, it is as silent as one behind a cut of the network, here for the real limit
 @pytest.mark.thorough
 def test_a_worker_that_stands_still_is_found_long_before_the_timeout(corpus, workers, arguments, tiny, tmp_path):
     chief, other = workers([arguments(corpus.prepared, tmp_path / "run", *tiny, *ENDLESS)] * 2)
@@ -195,7 +195,9 @@ def test_a_cut_of_the_network_ends_both_sides_long_before_the_timeout(corpus, wo
         wires.append(Wire(addresses[1 - index]))
         return [address if i == index else wires[-1].address for i, address in enumerate(addresses)]
 
-    both = workers([arguments(corpus.prepared, tmp_path / "run", *tiny, *ENDLESS)] * 2, seen=by_wire)
+    program = [Path(__file__).with_name("impatient_train.py")]
+    both = workers([arguments(corpus.prepared, tmp_path / "run", *tiny, *ENDLESS)] * 2, dict.fromkeys((0, 1), program),
+                   by_wire)
     threads = Path(f"/proc/{both[0].popen.pid}/task")
     both[0].wait_for("step 20,")
     at_first = len([*threads.iterdir()])
@@ -207,7 +209,7 @@ def test_a_cut_of_the_network_ends_both_sides_long_before_the_timeout(corpus, wo
         result = process.wait()
         assert result.status == LOST
         assert re.search(r"Port \d+ accepts connections at 127.0.0.1, and at no other address", result.text)
-        assert re.search(rf"Worker {lost} \(127.0.0.1:\d+\) has not answered for 12 s: ", result.the_error())
+        assert re.search(rf"Worker {lost} \(127.0.0.1:\d+\) has not answered for 6 s: ", result.the_error())
 
 
 class Wire:

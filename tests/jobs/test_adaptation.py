@@ -557,7 +557,7 @@ def test_the_commands_of_the_page_adapt_the_model_of_a_server_that_answers_all_t
     def translate() -> None:
         while not over.is_set():
             answers.append(post("translate", q=rows[0][2]))
-            over.wait(0.05)     # leaves the processors to the adaptation
+            over.wait(0.2)      # leaves the processors to the adaptation
 
     thread = threading.Thread(target=translate)
     try:

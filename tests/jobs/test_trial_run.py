@@ -165,26 +165,26 @@ def one_processor() -> Iterator[None]:
 @pytest.mark.processes
 def test_the_better_trials_go_on_and_one_that_fails_is_a_row(
         one_processor: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tune_search, "_MAX_RESTARTS", 2)        # each starts a process of Ray
+    monkeypatch.setattr(tune_search, "_MAX_RESTARTS", 1)        # each starts a process of Ray
     table = TrialTable(METRICS["bleu"])
     trials = []
-    for number, scores in enumerate(([3.0, 4.0, 5.0], [1.0, 9.0, 9.0], [], [6.0, 7.0, 8.0]), 1):
+    for number, scores in enumerate(([3.0, 4.0, 5.0], [1.0, 9.0, 9.0], []), 1):
         directory = tmp_path / str(number)
         directory.mkdir() if not scores else trained(directory, scores)
         table.rows.append(TrialRow(number, {"n": number}))
         trials.append(Trial(table.rows[-1], directory, ["no-such-command"]))
-    table.rows.append(TrialRow(5, {"n": 5}))
+    table.rows.append(TrialRow(4, {"n": 4}))
     trials.append(Trial(table.rows[-1], tmp_path / "file", ["no-such-command"]))
     (tmp_path / "file").touch()
     said: list[int] = []
     search(trials, table, SearchLimits(30, 10, factor=2), tmp_path / "ray", lambda row: said.append(row.number),
            print)
     assert [(row.state, row.step, row.score) for row in table.rows] == [
-        (FINISHED, 30, 5.0), (STOPPED, 10, 1.0), (FAILED, 0, None), (FINISHED, 30, 8.0), (FAILED, 0, None)]
-    assert "no-such-command" in table.rows[2].reason and set(said) == {1, 2, 3, 4, 5}
-    assert re.fullmatch("it failed more than 2 times; the last time: .*NotADirectoryError.*", table.rows[4].reason)
+        (FINISHED, 30, 5.0), (STOPPED, 10, 1.0), (FAILED, 0, None), (FAILED, 0, None)]
+    assert "no-such-command" in table.rows[2].reason and set(said) == {1, 2, 3, 4}
+    assert re.fullmatch("it failed more than 1 times; the last time: .*NotADirectoryError.*", table.rows[3].reason)
     best = table.best()
-    assert best is not None and best.number == 4 and not (tmp_path / "ray").exists()
+    assert best is not None and best.number == 1 and not (tmp_path / "ray").exists()
 
 
 @pytest.mark.processes

@@ -121,8 +121,8 @@ def test_a_better_mean_is_kept_and_taken_by_all_that_name_no_checkpoint(logdir, 
 
 
 @pytest.mark.thorough
-def test_a_worse_mean_is_not_kept(logdir, place, caplog):
-    put_apart(logdir, 1.0, 0.0)
+def test_a_worse_mean_is_not_kept(logdir, place, scored, caplog):
+    scored["2"] = 2.5
     average(logdir, place)
     assert ": not kept." in caplog.text
     assert [path.name for path in (logdir / "averaged").iterdir()] == ["record.json"]
@@ -132,8 +132,8 @@ def test_a_worse_mean_is_not_kept(logdir, place, caplog):
 
 
 @pytest.mark.thorough
-def test_the_last_checkpoint_is_taken_where_a_worse_one_was_the_best(logdir, place, caplog):
-    put_apart(logdir, 1.0, 0.0)
+def test_the_last_checkpoint_is_taken_where_a_worse_one_was_the_best(logdir, place, scored, caplog):
+    scored.update({"step-6": 2.5, "step-8": 0.9})
     shutil.rmtree(logdir / "best")
     shutil.copytree(logdir / "checkpoints/step-6", logdir / "best/step-6")
     (logdir / "best/record.json").write_text(json.dumps([{"step": 6, "score": 0.1, "metric": LOSS}]))   # by chance
@@ -208,12 +208,13 @@ def test_a_run_that_a_signal_stopped_or_that_diverged_is_not_averaged(place, tmp
 
 @pytest.fixture
 def scored(monkeypatch) -> dict[str, float]:
-    """Replace validations by losses: of the best checkpoint, and of means by the number of their checkpoints."""
+    """Replace validations by losses: of checkpoints by their step or "best", and of means by the number of theirs."""
     losses = {"best": 2.0, "2": 1.0, "3": 0.5}
 
     def found(self, checkpoint: str) -> dict[str, ValidationOutcome]:
-        number = len(read_state(Path(checkpoint).parent).mean_of)
-        outcome = ValidationOutcome((), Scores(10.0, 20.0, ""), losses[str(number) if number else "best"])
+        state = read_state(Path(checkpoint).parent)
+        loss = losses[str(len(state.mean_of))] if state.mean_of else losses.get(f"step-{state.step}", losses["best"])
+        outcome = ValidationOutcome((), Scores(10.0, 20.0, ""), loss)
         return dict.fromkeys(self._sets, outcome)
 
     monkeypatch.setattr(averaged_end._FinishedRun, "_outcome", found)

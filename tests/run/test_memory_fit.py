@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.waiting import PATIENCE, has_ended, wait_until
+from tests.waiting import has_ended, wait_until
 from towernmt.cli.main import main
 from towernmt.core.errors import SettingsError, TowerNMTError
 from towernmt.core.machine import peak_memory
@@ -183,6 +184,8 @@ def test_training_begins_with_the_batch_that_real_steps_have_measured(corpus, tm
     assert main([*command, "data.memory_gb=30"]) == 0
     assert RunDirectory(tmp_path / "run").settings().data.batch_tokens == 1024
     assert "data.batch_tokens=1024 is the largest that fits into 30 GiB" in caplog.text
+    measured = re.search(r"data.batch_tokens=1024: ([\d.]+) GiB", caplog.text)
+    assert measured is not None and 0.1 < float(measured[1]) < 4
     caplog.clear()
     assert main([*command[:-1], "train.steps=2"]) == 0 and "largest" not in caplog.text
 
@@ -194,15 +197,16 @@ def test_a_limit_below_what_tensorflow_itself_takes_is_refused(corpus, tmp_path,
     assert not (tmp_path / "run").exists()
 
 
-def test_a_measurement_that_fails_is_an_error_and_no_lack_of_memory(corpus):
+def test_a_measurement_that_fails_is_an_error_and_no_lack_of_memory(corpus, tmp_path, monkeypatch):
     from towernmt.dataflow.batches.training_data import open_training_data
     from towernmt.run.assemble import with_vocabulary_sizes
 
     data = open_training_data(corpus, None, None)
-    broken = with_vocabulary_sizes(default_settings(), data)
-    broken = dataclasses.replace(broken, train=dataclasses.replace(broken.train, only=["no such variable"]))
-    with pytest.raises(TowerNMTError, match="Measuring data.batch_tokens=4096 failed: .*no such variable"):
-        memory_fit.peak_of_step(broken, data, None, 1, 64 * GIB)
+    (tmp_path / "python").write_text("#!/bin/sh\necho Traceback\necho 'SettingsError: no such variable' >&2\nexit 1\n")
+    (tmp_path / "python").chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(TowerNMTError, match="Measuring data.batch_tokens=4096 failed: SettingsError: no such variable"):
+        memory_fit.peak_of_step(with_vocabulary_sizes(default_settings(), data), data, None, 1, 64 * GIB)
 
 
 SEARCH = """
@@ -234,40 +238,51 @@ def test_a_signal_ends_the_measuring_process_too(tmp_path, monkeypatch, start_pr
     assert not [*(tmp_path / "temporary").iterdir()]
 
 
+MEASUREMENT = """
+import os
+import runpy
+import sys
+os.dup2(os.open(sys.argv.pop(), os.O_RDONLY), 0)
+runpy.run_module("towernmt.run.memory_fit", run_name="__main__", alter_sys=True)
+"""
+
+
 @pytest.mark.processes
-def test_the_measuring_process_ends_with_a_killed_parent(tmp_path):
+def test_the_measuring_process_ends_with_a_killed_parent(tmp_path, monkeypatch, start_program):
     """Standard input, which `cat` reads, ends with the parent, and a measurement ends with its standard input."""
     (tmp_path / "python").write_text(f"#!/bin/sh\necho $$ > {tmp_path}/unfinished\n"
                                      f"mv {tmp_path}/unfinished {tmp_path}/pid\nexec cat\n")
     (tmp_path / "python").chmod(0o700)
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    search = subprocess.Popen([sys.executable, "-c", SEARCH, str(tmp_path / "python")],
-                              env=os.environ | {"TMPDIR": str(temporary)})
-    wait_until((tmp_path / "pid").exists, search)
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    search = start_program(SEARCH, tmp_path / "python")
+    wait_until((tmp_path / "pid").exists, search.popen)
     measuring = int((tmp_path / "pid").read_text())
     assert not has_ended(measuring)
-    search.kill()
+    search.popen.kill()
     search.wait()
     wait_until(lambda: has_ended(measuring))
     assert [*temporary.iterdir()]
     with temporary_directory("the next search", temporary):
         assert len([*temporary.iterdir()]) == 1     # the directory of the killed process is removed
     RunDirectory(tmp_path).save_settings(default_settings())
-    os.mkfifo(tmp_path / memory_fit.BATCHES)
+    for pipe in ("input", memory_fit.BATCHES):
+        os.mkfifo(tmp_path / pipe)
+    measurement = start_program(MEASUREMENT, tmp_path, tmp_path / "input")
     writers = []
 
-    def is_reading():
+    def is_reading(pipe):
         with contextlib.suppress(OSError):      # nothing has opened the pipe for reading
-            writers.append(os.open(tmp_path / memory_fit.BATCHES, os.O_WRONLY | os.O_NONBLOCK))
-        return writers
+            writers.append(os.open(tmp_path / pipe, os.O_WRONLY | os.O_NONBLOCK))
+            return True
+        return False
 
-    measurement = subprocess.Popen([sys.executable, "-m", "towernmt.run.memory_fit", str(tmp_path)],
-                                   stdin=subprocess.PIPE)
-    wait_until(is_reading, measurement)     # of batches, which never come
-    measurement.stdin.close()
-    assert measurement.wait(PATIENCE) == 1
+    wait_until(lambda: is_reading("input"), measurement.popen)
+    wait_until(lambda: is_reading(memory_fit.BATCHES), measurement.popen)      # of batches, which never come
     os.close(writers[0])
+    assert measurement.wait().status == 1
+    os.close(writers[1])
 
 
 def test_a_look_at_drawn_batches_draws_no_window_that_is_not_looked_at(tmp_path, monkeypatch):

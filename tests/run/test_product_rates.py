@@ -1,7 +1,8 @@
-"""The measurement of matrix products in a separate process; `test_train_command.py` makes a real one."""
+"""The measurement of matrix products in a separate process."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 from types import SimpleNamespace
 
@@ -26,6 +27,14 @@ def test_the_measurement_sees_that_device_alone(monkeypatch):
     assert product_rates.product_rates([1]).gain == product_rates.product_rates().gain == 2
     assert [env["CUDA_VISIBLE_DEVICES"] for env in seen] == ["5", "-1"]
     assert all(env["PATH"] for env in seen)
+
+
+@pytest.mark.processes
+def test_a_real_measurement_has_the_rates_of_a_processor(start_program):
+    result = start_program("import runpy\nrunpy.run_module('towernmt.run.product_rates', run_name='__main__')").wait()
+    assert result.status == 0, result.text
+    rates = product_rates.ProductRates(**json.loads(result.output.splitlines()[-1]))
+    assert 1e8 < rates.float32 < 1e15 and 1e8 < rates.bfloat16 < 1e15       # operations per second
 
 
 @pytest.mark.parametrize("output", ["", "nonsense", "[1]", '{"float32": 1}'])

@@ -114,10 +114,10 @@ def test_a_step_needs_no_more_memory_than_it_did(precision: str, again: bool, mo
 
 
 def test_memory_grows_with_the_tokens_and_the_depth() -> None:
-    small, wide, deep = (estimate(rows, 32, "float32", False, **depth)
-                         for rows, depth in ((8, {}), (16, {}), (8, {"layers": 4})))
+    small, wide, shallow = (estimate(rows, 32, "float32", False, **depth)
+                            for rows, depth in ((8, {}), (16, {}), (8, {"layers": 1})))
     assert wide.peak == pytest.approx(2 * small.peak, rel=0.15)
-    assert 1.2 * small.peak < deep.peak < 2 * small.peak
+    assert 1.2 * shallow.peak < small.peak < 2 * shallow.peak
 
 
 def test_tensors_that_live_at_once_are_counted_once(graph: Any) -> None:

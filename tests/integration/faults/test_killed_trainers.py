@@ -23,8 +23,8 @@ def test_after_kills_at_random_moments_the_parameters_were_trained_on_each_pair_
         request: pytest.FixtureRequest, kind: str, kills: int, epochs: int, numbered: Any, counting: Any, small: Any,
         start: Any, tmp_path: Path) -> None:
     report, logdir = tmp_path / "report", tmp_path / "run"
-    command = ["train", "--data", request.getfixturevalue(kind), "--logdir", logdir, "--set", *small,
-               f"train.epochs={epochs}", "init.embeddings=random"]      # the counts begin with 0
+    command = ["train", "--defaults=fixed", "--data", request.getfixturevalue(kind), "--logdir", logdir, "--towers",
+               "2", "--set", *small, f"train.epochs={epochs}"]
     process = start(str(kills), "7", report, "--", *command, program=[HERE / "killed_trainer.py"])
     process.take_minutes()
     result = process.wait()
