@@ -168,7 +168,7 @@ def test_a_pair_around_several_sentences_is_still_around_them() -> None:
                  + tuple(Mark("close", key, "") for key in reversed(range(5_000))), id="nested with words"),
     pytest.param(tuple(part for key in range(5_000) for part in (*pair(key, "w"), "")), id="in one word"),
     pytest.param(tuple(part for key in range(5_000) for part in (*pair(key, "w"), " ")),
-                 id="beside", marks=pytest.mark.thorough),
+                 id="beside", marks=pytest.mark.slow),
     pytest.param(("a", *(Mark("single", key, "") for key in range(20_000)), "b"), id="in one place"),
     pytest.param(tuple(part for key in range(5_000) for part in (Shielded("x", ""), " word ")),
                  id="shields", marks=pytest.mark.thorough),

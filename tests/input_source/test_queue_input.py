@@ -26,7 +26,7 @@ from tests.waiting import PATIENCE
 from towernmt.core.errors import DataError, FeederError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.batches.batch import Position
-from towernmt.input_source import GeneralQueueInput, InputStatistics, QueueMonitor
+from towernmt.input_source import GeneralQueueInput, InputStatistics, QueueMonitor, queue_runner
 from towernmt.input_source.input_callback import InputCallback
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -291,7 +291,8 @@ def test_an_error_that_training_did_not_come_to_does_not_fail_it() -> None:
     assert sources(recorder) == expected(range(3))
 
 
-def test_training_ends_soon_though_a_feeder_is_blocked() -> None:
+def test_training_ends_soon_though_a_feeder_is_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_runner, "STOP_GRACE", 0.3)
     batches = FakeBatches(9, stuck=3)
     data = GeneralQueueInput(batches)
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.waiting import PATIENCE, wait_until
 from towernmt.core.errors import FeederError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.input_source import GeneralQueueRunner
+from towernmt.input_source import GeneralQueueRunner, queue_runner
 
 
 @pytest.fixture(autouse=True)
@@ -262,7 +262,8 @@ def test_one_empty_source_of_two_is_no_error() -> None:
         assert line.runner.error is None
 
 
-def test_a_stop_does_not_wait_for_a_blocked_feeder() -> None:
+def test_a_stop_does_not_wait_for_a_blocked_feeder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_runner, "STOP_GRACE", 0.3)
     never, blocked = threading.Event(), threading.Event()
 
     def stuck() -> int:
@@ -275,12 +276,14 @@ def test_a_stop_does_not_wait_for_a_blocked_feeder() -> None:
         line.runner.create_threads(sess, start=True)
         assert blocked.wait(PATIENCE)
         line.runner.stop(sess)
-        assert feeder_threads() == ["GeneralQueueRunner-line-socket"]  # 'file' waited for its turn, and ended
+        # 'file' waited for its turn, and ends
+        wait_until(lambda: feeder_threads() == ["GeneralQueueRunner-line-socket"])
         assert line.runner.error is None
     never.set()
 
 
-def test_a_monitored_session_closes_soon_though_a_feeder_is_blocked() -> None:
+def test_a_monitored_session_closes_soon_though_a_feeder_is_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_runner, "STOP_GRACE", 0.3)
     blocked, never = threading.Event(), threading.Event()
 
     def one_then_stuck() -> Iterator[int]:

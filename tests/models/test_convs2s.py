@@ -85,7 +85,8 @@ class Reference:
         return a / (1 + np.exp(-b))
 
 
-@pytest.mark.parametrize("style", styles.STYLES["convs2s"])
+@pytest.mark.parametrize("style", [
+    pytest.param(style, marks=[pytest.mark.slow] * (style == "tied target")) for style in styles.STYLES["convs2s"]])
 def test_logits_equal_a_forward_pass_written_from_the_paper(graph, style):
     tiny.assert_logits(styles.make("convs2s", style), Reference, 0.3)
 

@@ -20,15 +20,19 @@ from towernmt.models.layers.randomness import set_seed
 
 
 def marks_of(name: str, number: int) -> list[pytest.MarkDecorator]:
-    if number > 1:
+    if number:
         return [pytest.mark.slow]
-    return [pytest.mark.thorough] if number or name != "transformer" else []
+    return [pytest.mark.thorough] if name != "transformer" else []
 
 
 STYLES = [pytest.param(name, style, marks=marks_of(name, number))
           for name, named in styles.STYLES.items() for number, style in enumerate(named)]
-"""The first of the Transformer runs by default; of the others `test_a_step_gives_the_logits...` does."""
-DROPOUT = {"transformer": {"residual_dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.2},
+"""The first of the Transformer runs by default; of the others `test_a_step_gives_the_logits...` does.
+
+That test ties the target embeddings. `test_transformer_options` decodes with post-norm, and `test_rnnsearch` by LSTMs.
+"""
+DROPOUT = {"transformer": {"residual_dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.2,
+                           "decoder_layers": 1},
            "convs2s": {"dropout": 0.3}}
 RECURRENT_DROPOUT = {"dropout": 0.3, "embedding_dropout": 0.2}
 
@@ -54,10 +58,10 @@ def test_stepwise_decoding_with_its_cache_gives_the_teacher_forced_logits(graph,
 
 
 @pytest.mark.parametrize("name, more", [
-    *[pytest.param(name, {}, marks=[] if name == "transformer" else [pytest.mark.thorough])
-      for name in tiny.MODELS],
+    *[pytest.param(name, {}, marks=[] if name == "transformer" else [
+        pytest.mark.slow if name in tiny.RELATED else pytest.mark.thorough]) for name in tiny.MODELS],
     pytest.param("transformer", {"decoder_cell": "ssru", "guided_alignment_weight": 0.1, "decoder_layers": 3},
-                 marks=pytest.mark.thorough),
+                 marks=pytest.mark.slow),       # `test_transformer_options` decodes with SSRU
 ])
 def test_a_step_gives_the_logits_and_the_attention_of_teacher_forcing_over_words_with_factors(graph, name, more):
     beam, model = 2, tiny.make(name, tie_embeddings="target", source_factors="concat", **tiny.FACTORS, **more)
@@ -96,13 +100,14 @@ def test_a_custom_model_whose_steps_lack_attention_declares_it():
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name, options", [
-    ("transformer", {"preprocess": "", "postprocess": "drn", "positions": "learned", "tie_embeddings": "none"}),
+    pytest.param("transformer", {"preprocess": "", "postprocess": "drn", "positions": "learned",
+                                 "tie_embeddings": "none"}, marks=pytest.mark.slow),
     ("transformer", {"positions": "relative", "max_distance": 2, "norm": "rms", "feed_forward": "geglu"}),
     pytest.param("transformer", {"positions": "rotary", "feed_forward": "glu", "tie_embeddings": "target"},
                  marks=pytest.mark.slow),
     pytest.param("rnnsearch, lstm", {"attention": "dot", "layer_norm": True}, marks=pytest.mark.slow),
     ("seq2seq, fed", {"layer_norm": False}),
-    ("convs2s", {"tie_embeddings": "none", "output_size": 5}),
+    pytest.param("convs2s", {"tie_embeddings": "none", "output_size": 5}, marks=pytest.mark.slow),
 ])
 def test_gradients_of_a_style_agree_with_finite_differences_and_ignore_padding(graph, name, options):
     """Tests of factors, LHUC and guided alignment are in `test_guided_alignment`. No function here has a kink."""
@@ -123,7 +128,7 @@ def test_gradients_of_a_style_agree_with_finite_differences_and_ignore_padding(g
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name == "transformer" else [
-    pytest.mark.slow if name in tiny.RELATED else pytest.mark.thorough]) for name in tiny.MODELS])
+    pytest.mark.thorough if name in ("rnnsearch", "convs2s") else pytest.mark.slow]) for name in tiny.MODELS])
 def test_towers_share_variables_and_a_clock_and_a_share_without_rows_counts_nothing(graph, name):
     model = tiny.make(name)
     with TrainTowerContext("tower0", index=0, total=2):
@@ -180,7 +185,8 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name, more", [
-    ("transformer", {"encoder_layers": 1, "decoder_layers": 1}), ("seq2seq", {}), ("seq2seq", {"input_feeding": True}),
+    ("transformer", {"encoder_layers": 1, "decoder_layers": 1}), ("seq2seq", {"input_feeding": True}),
+    pytest.param("seq2seq", {}, marks=pytest.mark.slow),
     ("rnnsearch", {"coverage": "linguistic", "tie_embeddings": "target"}),
     ("convs2s", {"encoder": "1x16/3", "decoder": "1x16/3"})])
 def test_variables_have_names_that_a_checkpoint_can_keep(graph, name, more):
@@ -241,12 +247,13 @@ def test_bfloat16_is_close_to_float32_and_parameters_and_gradients_are_float32(n
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name, preset, million, words", [
-    ("transformer", "tiny", 5.53, 8), ("transformer", "modern", 5.54, 8), ("transformer", "student", 8.68, 8),
-    ("transformer", "base", 44.2, 8), ("transformer", "big", 176.4, 8),
-    ("seq2seq", "tiny", 8.23, 8000), ("seq2seq", "sutskever", 64.0, 8), ("seq2seq", "luong", 71.0, 8),
-    ("rnnsearch", "tiny", 7.37, 8000), ("rnnsearch", "bahdanau", 80.4, 30000),
-    ("convs2s", "tiny", 8.36, 8000), ("convs2s", "fconv_iwslt", 3.94, 8), ("convs2s", "fconv_wmt_en_ro", 75.6, 8),
-    ("convs2s", "fconv_wmt_en_de", 127.5, 8)])
+    ("transformer", "base", 44.2, 8), ("seq2seq", "sutskever", 64.0, 8), ("rnnsearch", "bahdanau", 80.4, 30000),
+    ("convs2s", "fconv_iwslt", 3.94, 8), ("convs2s", "fconv_wmt_en_ro", 75.6, 8),
+    *(pytest.param(*preset, marks=pytest.mark.slow) for preset in (
+        ("transformer", "tiny", 5.53, 8), ("transformer", "modern", 5.54, 8), ("transformer", "student", 8.68, 8),
+        ("transformer", "big", 176.4, 8), ("seq2seq", "tiny", 8.23, 8000), ("seq2seq", "luong", 71.0, 8),
+        ("rnnsearch", "tiny", 7.37, 8000), ("convs2s", "tiny", 8.36, 8000),
+        ("convs2s", "fconv_wmt_en_de", 127.5, 8)))])
 def test_presets_have_the_sizes_of_the_papers_and_of_the_manual(graph, name, preset, million, words):
     """Most sizes exclude the embedding tables.
 
@@ -308,7 +315,7 @@ def bleu_after_overfitting(name: str, pairs, steps: int, sentences: int, rates: 
         "embedding_size": 32, "read_out_size": 32, "encoder_size": 32, "decoder_size": 64, "attention_size": 32},
         marks=pytest.mark.thorough),
     pytest.param("seq2seq", 10, 200, (3e-3, None), {
-        "embedding_size": 32, "hidden_size": 64, "layers": 1, "input_feeding": True}, marks=pytest.mark.thorough),
+        "embedding_size": 32, "hidden_size": 64, "layers": 1, "input_feeding": True}, marks=pytest.mark.slow),
     pytest.param("convs2s", 20, 150, (2e-3, 5e-4), {
         "embedding_size": 48, "output_size": 48, "encoder": "2x48/3", "decoder": "2x48/3"}, marks=pytest.mark.thorough),
 ])
@@ -328,7 +335,8 @@ def test_a_hundred_real_pairs_are_learnt_by_heart(name, rates, sizes):
     assert bleu_after_overfitting(name, overfitting.a_hundred_real_pairs(), 400, 50, rates, **sizes) > 95
 
 
-@pytest.mark.parametrize("name", tiny.MODELS)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[pytest.mark.slow] * (name in tiny.RELATED)) for name in tiny.MODELS])
 def test_a_step_limited_to_some_tokens_multiplies_only_their_rows_of_the_projection(graph, name):
     model, tokens = tiny.make(name), [2, 9, 5, 5]
     with PredictTowerContext(""):

@@ -59,7 +59,7 @@ def test_a_link_to_a_word_without_any_attention_is_dear_but_not_infinite(graph):
         assert 50 < session.run(loss) < 100
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", tiny.names_with(pytest.mark.slow, "transformer"))
 def test_a_training_tower_adds_it_to_the_loss_and_not_to_the_likelihood(graph, name):
     model = tiny.make(name, quiet=True, guided_alignment_weight=0.3)
     with TrainTowerContext("train"):

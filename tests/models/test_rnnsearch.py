@@ -109,7 +109,8 @@ class Reference:
 
 
 @pytest.mark.parametrize("style", [
-    pytest.param(style, marks=[pytest.mark.thorough] if style in ("lstm", "deep", "adapted") else [])
+    pytest.param(style, marks=[pytest.mark.thorough] if style == "adapted" else [
+        pytest.mark.slow] * (style in ("lstm", "deep")))      # others are deep LSTMs
     for style in styles.STYLES["rnnsearch"]])
 def test_logits_equal_a_forward_pass_written_from_the_paper(graph, style):
     tiny.assert_logits(styles.make("rnnsearch", style), Reference, 0.5)

@@ -88,7 +88,9 @@ class Reference:
         return np.tanh(np.concatenate([context, h]) @ self.v["decoder/attentional/kernel"])
 
 
-@pytest.mark.parametrize("style", styles.STYLES["seq2seq"])
+@pytest.mark.parametrize("style", [
+    pytest.param(style, marks=[pytest.mark.slow] * (style in ("dot, gru, forwards", "untied", "adapted")))
+    for style in styles.STYLES["seq2seq"]])
 def test_logits_equal_a_forward_pass_written_from_the_papers(graph, style):
     tiny.assert_logits(styles.make("seq2seq", style), Reference, 0.5)
 

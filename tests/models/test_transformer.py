@@ -110,8 +110,10 @@ def test_logits_equal_a_forward_pass_written_from_the_paper(graph, style):
     tiny.assert_logits(styles.make("transformer", style), Reference, 0.3)
 
 
-@pytest.mark.parametrize("layer", [1, 2])
-@pytest.mark.parametrize("weight, heads, averaged_heads", [(0.0, 0, 4), (0.1, 0, 1), (0.0, 1, 1), (0.1, 2, 2)])
+@pytest.mark.parametrize("layer, weight, heads, averaged_heads", [
+    (1, 0.0, 0, 4), (2, 0.1, 0, 1), (1, 0.0, 1, 1), (2, 0.1, 2, 2),
+    *(pytest.param(*case, marks=pytest.mark.slow) for case in (
+        (2, 0.0, 0, 4), (1, 0.1, 0, 1), (2, 0.0, 1, 1), (1, 0.1, 2, 2)))])
 def test_the_attention_is_that_of_the_guided_head_or_else_the_mean_over_the_heads_of_its_layer(
         graph, layer, weight, heads, averaged_heads):
     model = styles.make("transformer", guided_alignment_layer=layer, guided_alignment_weight=weight,

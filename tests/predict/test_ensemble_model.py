@@ -26,8 +26,10 @@ def assert_same(found: Sequence[list[Scored]], expected: Sequence[list[Scored]])
                                np.concatenate([[score for score, _ in row] for row in expected]), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("mean", ["probabilities", "log-probabilities"])
-@pytest.mark.parametrize("weights", [(), (2.0, 1.0)])
+@pytest.mark.parametrize(("mean", "weights"), [
+    ("probabilities", (2.0, 1.0)), ("log-probabilities", ()),
+    pytest.param("probabilities", (), marks=pytest.mark.slow),
+    pytest.param("log-probabilities", (2.0, 1.0), marks=pytest.mark.slow)])
 def test_two_models_are_searched_as_their_averaged_distribution(mean: str, weights: tuple[float, ...]) -> None:
     models = [ToyModel(vocabulary=9, seed=1), ToyModel(vocabulary=9, seed=2)]
     found = searcher(EnsembleModel(models, EnsembleSettings(mean, weights)), SETTINGS)(SENTENCES)

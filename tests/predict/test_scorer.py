@@ -78,7 +78,7 @@ def scorer(run_directory: Path) -> Scorer:
     return Scorer(run_directory, device="cpu", batch_tokens=20)
 
 
-@pytest.mark.parametrize("batch_tokens", [1, 20, 4096])
+@pytest.mark.parametrize("batch_tokens", [1, 20, pytest.param(4096, marks=pytest.mark.slow)])
 def test_scores_are_the_models_log_probabilities_in_order_whatever_the_batches(
         run_directory: Path, scorer: Scorer, expected_tokens: list[np.ndarray], batch_tokens: int) -> None:
     if batch_tokens != 20:

@@ -23,7 +23,9 @@ const { translate } = require("libretranslate");
 })();
 """
 DEEPL = """
-const deepl = require("deepl-node"), fs = require("fs");
+const deepl = require("deepl-node"), fs = require("fs"), wait = setTimeout;
+// The client polls a document every 50 ms instead of every 5 s.
+globalThis.setTimeout = (call, milliseconds, ...more) => wait(call, milliseconds === 5000 ? 50 : milliseconds, ...more);
 (async () => {
   const client = new deepl.DeepLClient("any", { serverUrl: process.argv[1], maxRetries: 1 });
   const told = {};

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import time
+import types
 import zipfile
 
 import pytest
@@ -174,9 +176,17 @@ def test_glossaries_are_kept_in_a_file(tmp_path):
     assert Glossaries(tmp_path / "glossaries.json").owned_by("anna") == [created, other]
 
 
+@pytest.fixture
+def deepl(monkeypatch):
+    """Return the module of the official client, which polls documents every 10 ms instead of every 5 s."""
+    module = pytest.importorskip("deepl")
+    times = types.SimpleNamespace(time=time.time, sleep=lambda seconds: time.sleep(seconds / 500))
+    monkeypatch.setattr(module.translator, "time", times)
+    return module
+
+
 @pytest.mark.processes
-def test_the_client_of_python_translates_texts_and_documents(server):
-    deepl = pytest.importorskip("deepl")
+def test_the_client_of_python_translates_texts_and_documents(server, deepl):
     client = deepl.DeepLClient("any", server_url=server.url)
     answer = client.translate_text(["guten tag", "gute nacht"], source_lang="DE", target_lang="EN-US")
     assert [(one.text, one.detected_source_lang, one.billed_characters) for one in answer] == [
@@ -203,8 +213,7 @@ def word_document(body):
 
 
 @pytest.mark.processes
-def test_the_client_of_python_translates_files_in_their_formats(server):
-    deepl = pytest.importorskip("deepl")
+def test_the_client_of_python_translates_files_in_their_formats(server, deepl):
     client = deepl.DeepLClient("any", server_url=server.url)
 
     def translated(name, content, **options):
@@ -224,8 +233,7 @@ def test_the_client_of_python_translates_files_in_their_formats(server):
 
 
 @pytest.mark.processes
-def test_the_client_of_python_has_its_glossaries(server):
-    deepl = pytest.importorskip("deepl")
+def test_the_client_of_python_has_its_glossaries(server, deepl):
     client = deepl.DeepLClient("any", server_url=server.url)
     glossary = client.create_glossary("ours", "DE", "EN", {"haus": "house", "hund": "dog"})
     assert client.get_glossary_entries(glossary) == {"haus": "house", "hund": "dog"}

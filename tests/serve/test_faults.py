@@ -13,6 +13,7 @@ import socket
 import time
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -161,12 +162,20 @@ TABLE: dict[str, tuple[list[bytes | Drip], int, str]] = {
     "an offer to wait for 100": ([post(GOOD, "Expect: 100-continue")], 100, "GUTEN TAG"),
 }
 """The parts of a request, the status of the first answer, and a text in the answer."""
+SLOW = [case for case, (_, status, _) in TABLE.items() if status == 408]
+
+
+@pytest.fixture(scope="module")
+def slow_answers(server):
+    """Send the slow requests at the same time, because the server waits a second for each, and return their answers."""
+    with ThreadPoolExecutor(len(SLOW)) as pool:
+        return dict(zip(SLOW, pool.map(lambda case: send_raw(server.port, *TABLE[case][0]), SLOW), strict=True))
 
 
 @pytest.mark.parametrize("case", TABLE)
-def test_a_request_gets_its_answer(server, case):
+def test_a_request_gets_its_answer(server, request, case):
     parts, status, words = TABLE[case]
-    answer = send_raw(server.port, *parts)
+    answer = request.getfixturevalue("slow_answers")[case] if case in SLOW else send_raw(server.port, *parts)
     if status == CLOSED:
         assert not answer or answer.startswith((b"HTTP/1.1 400", b"HTTP/1.1 408")), answer
     else:

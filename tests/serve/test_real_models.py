@@ -11,6 +11,7 @@ import pytest
 
 from tests.interop import conftest as engines
 from towernmt.predict.search.search_settings import SpecialLineSettings
+from towernmt.serve import served_models
 
 original_run, run_on_disk, lines = engines.original_run, engines.run_on_disk, engines.lines     # fixtures
 pytestmark = pytest.mark.thorough
@@ -24,26 +25,29 @@ def opened_run(run_on_disk):
     return cache(lambda **settings: load_served_model(str(run_on_disk), EngineSettings(device="cpu", **settings)))
 
 
-def served(make_client, opened):
-    """Return a client of a server of an opened model."""
+def served(make_client, opened, constrains=True):
+    """Return a client of a server of an opened model.
+
+    Without `constrains`, the server does not warm up further searches.
+    """
 
     class Engine:
-        alternatives, aligns, constrains = opened.alternatives, opened.aligns, opened.constrains
-        check = staticmethod(opened.check)
+        alternatives, aligns, check = opened.alternatives, opened.aligns, staticmethod(opened.check)
 
         def __call__(self, lines, options):
             return opened.translate(lines, options)
 
+    Engine.constrains = opened.constrains and constrains
     return make_client(models={"de-en": Engine()})
 
 
 def test_our_graph_gives_the_n_best_lists_and_links_of_the_translator(make_client, opened_run, run_on_disk, lines):
     from towernmt.predict.translator import Translator
 
-    client = served(make_client, opened_run(alternatives=2))
+    client = served(make_client, opened_run(alternatives=2, retry=False), constrains=False)
     asked = {"text": [line for line in lines if line], "n_best": 2, "alignments": True, "confidence": True}
     found = client.post("/api/v1/translate", json=asked).json()["translations"]
-    translator = Translator(run_on_disk, n_best=2, device="cpu", attention=True, engine="graph", retry=True)
+    translator = Translator(run_on_disk, n_best=2, device="cpu", attention=True, engine="graph")
     expected = translator.translate_nbest(asked["text"])
     for text, translation in zip(found, expected, strict=True):
         [sentence] = text["sentences"]
@@ -54,8 +58,9 @@ def test_our_graph_gives_the_n_best_lists_and_links_of_the_translator(make_clien
         assert all(0 <= value <= 1 for value in sentence["translations"][0]["confidence"])
 
 
-def test_a_prefix_and_a_term_are_in_the_translation(make_client, opened_run):
-    client = served(make_client, opened_run())
+def test_a_prefix_and_a_term_are_in_the_translation(make_client, opened_run, monkeypatch):
+    monkeypatch.setattr(served_models, "COMMON_KINDS", [frozenset({"prefix"}), frozenset({"constraints"})])
+    client = served(make_client, opened_run(alternatives=2, retry=False))
     forced = client.post("/api/v1/translate", json={"text": "w1 w2 w3", "prefix": "w9 w4"}).json()
     assert forced["translations"][0]["text"].startswith("w9 w4")
     glossary = {"name": "ours", "source_lang": "de", "target_lang": "en", "entries": "w2\tw11 w12"}
@@ -64,8 +69,9 @@ def test_a_prefix_and_a_term_are_in_the_translation(make_client, opened_run):
     assert "w11 w12" in client.post("/v2/translate", json=asked).json()["translations"][0]["text"]
 
 
-def test_words_that_the_vocabulary_cannot_write_are_refused(make_client, opened_run):
-    client = served(make_client, opened_run())
+def test_words_that_the_vocabulary_cannot_write_are_refused(make_client, opened_run, monkeypatch):
+    monkeypatch.setattr(served_models, "COMMON_KINDS", [frozenset({"constraints"})])
+    client = served(make_client, opened_run(alternatives=2, retry=False))
     for wrong in ({"prefix": "w9 ☃"}, {"prefix": "☃"}, {"prefix": "w9 ☃", "partial_word": True},
                   {"prefix": "☃ w", "partial_word": True}, {"constraints": ["w9", "w4 ☃"]}, {"glossary": {"w2": "☃"}}):
         answer = client.post("/api/v1/translate", json={"text": "w1 w2 w3", **wrong})
@@ -81,8 +87,8 @@ def test_words_that_the_vocabulary_cannot_write_are_refused(make_client, opened_
 def test_ctranslate2_says_the_same_as_both_engines(make_client, opened_run, lines, settings):
     # The second search of --retry forbids tokens, for which a beam of CTranslate2 compares other probabilities.
     texts = [line for line in lines if line]
-    ours, theirs = (served(make_client, opened_run(engine=engine, **settings)).post("/translate", json={
-        "q": texts, "source": "de", "target": "en"}).json() for engine in ("auto", "ctranslate2"))
+    ours, theirs = (served(make_client, opened_run(engine=engine, **settings), constrains=False).post(
+        "/translate", json={"q": texts, "source": "de", "target": "en"}).json() for engine in ("auto", "ctranslate2"))
     assert ours == theirs
 
 

@@ -317,7 +317,7 @@ def children(process: int) -> Iterator[int]:
 def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], dict[str, str]]:
     """Return the command that prepares a large corpus, up to `--output`, and the checksums of an undisturbed result."""
     directory = tmp_path_factory.mktemp("large")
-    write_corpus(directory, 90_000, words=9)
+    write_corpus(directory, 66_000, words=9)
     command = [sys.executable, "-c", PREPARE, "--source", str(directory / "train.de"), "--target",
                str(directory / "train.en"), "--vocab-kind", "word", "--shard-pairs", "20000", "--duplicates", "exact",
                "--output"]

@@ -109,11 +109,11 @@ def test_the_result_does_not_depend_on_the_number_of_workers(tmp_path: Path,
     monkeypatch.setattr("towernmt.dataflow.preparation.task_runners._POOL_BYTES", 0)
     settings = _write(tmp_path, _corpus(9_000), shard_pairs=2_500, max_length=14)
     outputs = []
-    for workers in (1, 2, 3):
+    for workers in (1, 3):
         output = tmp_path / f"workers-{workers}"
         prepare(replace(settings, workers=workers, output=str(output)))
         outputs.append(contents(output))
-    assert outputs[0] == outputs[1] == outputs[2]
+    assert outputs[0] == outputs[1]
 
 
 def test_workers_also_run_where_tensorflow_forbids_a_fork(tmp_path: Path,

@@ -13,6 +13,7 @@ import pytest
 
 from tests.waiting import PATIENCE, wait_until
 from towernmt.core.errors import DataError
+from towernmt.dataflow.sources import database_connection
 from towernmt.dataflow.sources.database_table import open_database
 from towernmt.dataflow.sources.source import Pair
 
@@ -24,6 +25,12 @@ PATIENT = f"{COLUMNS}&patience=120"
 def pairs() -> list[Pair]:
     rng = random.Random(5)
     return [Pair(f"{n} {'ä' * rng.randint(0, 60)}", f"{'x ' * rng.randint(0, 60)}{n}") for n in range(ROWS)]
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a source connect again soon after a lost connection."""
+    monkeypatch.setattr(database_connection, "_FIRST_WAIT", 0.01)
 
 
 @pytest.fixture(params=["postgresql", "mariadb"])

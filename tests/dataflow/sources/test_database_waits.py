@@ -40,6 +40,12 @@ def server(request: pytest.FixtureRequest) -> Any:
     return server
 
 
+@pytest.fixture(autouse=True)
+def short_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a source wait less than `PATIENCE` for an answer, but longer than for a lock, which takes one second."""
+    monkeypatch.setattr(database_connection, "_SHORTEST_ANSWER", 1.5)
+
+
 def freeze(process: int) -> None:
     """Stop a process, and return when all of its threads are stopped, because a running thread may still answer."""
     def is_stopped(thread: Path) -> bool:
@@ -154,7 +160,7 @@ def test_a_long_wait_for_an_answer_says_so(postgresql: Any, monkeypatch: pytest.
     postgresql.execute("DROP VIEW IF EXISTS chosen", "DROP TABLE IF EXISTS pairs",
                        "CREATE TABLE pairs (id BIGINT PRIMARY KEY, de TEXT, en TEXT)",
                        "INSERT INTO pairs VALUES (1, 'a', 'b')")
-    uri = postgresql.uri(f"{COLUMNS}&where=pg_sleep(2.5) IS NOT NULL")
+    uri = postgresql.uri(f"{COLUMNS}&where=pg_sleep(1.2) IS NOT NULL")
     assert open_database(uri).count() == 1
     assert re.search(r"no answer for \d+ s \(a lock, a long query, or a frozen server\); waiting up to 20 s",
                      caplog.text)

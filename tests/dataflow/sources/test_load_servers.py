@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from towernmt.dataflow.sources import database_connection
 from towernmt.dataflow.sources.database_load import load_table
 from towernmt.dataflow.sources.database_table import open_database
 from towernmt.dataflow.sources.open_source import open_source
@@ -36,9 +37,11 @@ def test_loaded_pairs_are_read_from_the_table_unchanged(server: Any, source: Any
     assert [p for _, p in table.read(table.begin())] == [p for _, p in source.read(source.begin())]
 
 
-def test_connections_that_are_cut_and_a_restart_double_and_lose_nothing(server: Any, source: Any) -> None:
+def test_connections_that_are_cut_and_a_restart_double_and_lose_nothing(server: Any, source: Any,
+                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.servers.cutting_proxy import cutting_proxy
 
+    monkeypatch.setattr(database_connection, "_FIRST_WAIT", 0.01)
     rng = random.Random(3)
     # An answer to a batch is short: these cuts occur in handshakes, in answers to inserts, and in answers to commits.
     with cutting_proxy(server.port, [rng.randint(600, 6000) for _ in range(20)]) as between:

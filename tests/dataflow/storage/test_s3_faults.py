@@ -77,7 +77,7 @@ def test_a_silent_server_is_asked_again(fault_proxy: Any, stored: Any) -> None:
     from tests.servers.fault_proxy import Stall
 
     name, data = stored
-    storage = S3Storage(fault_proxy.url, timeout=2)
+    storage = S3Storage(fault_proxy.url, timeout=1)
     [file] = storage.list(name)
     fault_proxy.script = [Stall()]
     assert storage.open(file).read(100) == data[:100]

@@ -96,7 +96,7 @@ def redrawn(vocabulary: Vocabulary, texts: Sequence[str], alpha: float, key: Seq
 
 
 @pytest.mark.parametrize("name", NAMES)
-@hypothesis_settings(max_examples=40, deadline=None)
+@hypothesis_settings(max_examples=20, deadline=None)
 @given(texts=st.lists(SENTENCES, max_size=4), alpha=st.sampled_from([0.0, 0.1, 0.5, 1.0]), seed=st.integers(0, 2**40))
 def test_a_sample_has_the_words_of_the_stored_text(name: str, texts: list[str], alpha: float, seed: int
                                                    ) -> None:

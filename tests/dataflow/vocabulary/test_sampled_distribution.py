@@ -75,7 +75,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name.startswith("bpe")])
-@hypothesis_settings(max_examples=60, deadline=None)
+@hypothesis_settings(max_examples=30, deadline=None)
 @given(texts=st.lists(SENTENCES, min_size=1, max_size=4))
 def test_without_dropout_bpe_is_what_the_library_encodes(name: str, texts: list[str]) -> None:
     vocabulary = MODELS[name]()
@@ -85,7 +85,7 @@ def test_without_dropout_bpe_is_what_the_library_encodes(name: str, texts: list[
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name.startswith("unigram")])
-@hypothesis_settings(max_examples=60, deadline=None)
+@hypothesis_settings(max_examples=30, deadline=None)
 @given(texts=st.lists(SENTENCES, min_size=1, max_size=4))
 def test_at_an_alpha_without_end_unigram_is_what_the_library_encodes(name: str, texts: list[str]) -> None:
     vocabulary = MODELS[name]()

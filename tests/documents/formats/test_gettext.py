@@ -292,7 +292,7 @@ def test_the_headers_encoding_is_kept() -> None:
         document.written([("“",)])
 
 
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl", "Zp"])
                         | st.sampled_from('\\"\n\t \'')), min_size=1, unique=True))
 def test_any_text_comes_back(texts: list[str]) -> None:

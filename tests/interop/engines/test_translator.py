@@ -159,7 +159,7 @@ def ending_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("search", [
-    pytest.param(BEAMS["beam"], id="beam"), pytest.param(BEAMS["greedy"], id="greedy", marks=pytest.mark.thorough)])
+    pytest.param(BEAMS["beam"], id="beam"), pytest.param(BEAMS["greedy"], id="greedy", marks=pytest.mark.slow)])
 def test_translations_begin_with_a_prefix_as_those_of_the_graph(ending_run: Path, lines: list[str],
                                                                 search: dict[str, Any]) -> None:
     """Some of them end with it, and some prefixes are longer than the limit of their line."""
@@ -179,7 +179,7 @@ AVOIDED = {"words": [["w9"], ["w1 w6", "W3"], ["w6 w6"], ["w0 </s>", "w4 w4"], [
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", AVOIDED)
+@pytest.mark.parametrize("kind", [pytest.param("words", marks=pytest.mark.slow), "pieces"])
 def test_greedy_translations_avoid_phrases_as_those_of_the_graph(kind: str, ending_run: Path, lines: list[str],
                                                                  tmp_path: Path) -> None:
     run = ending_run if kind == "words" else random_run(tmp_path / "run")

@@ -37,7 +37,7 @@ RULES: dict[str, Any] = {"beam_size": 4, "beam_groups": 2, "n_best": 3, "tempera
 @pytest.mark.thorough
 @pytest.mark.parametrize("settings", [      # the program of the manual searches with a plain beam
     pytest.param(PLAIN, id="plain", marks=pytest.mark.slow), pytest.param(RULES, id="rules"),
-    pytest.param({"beam_size": 1}, id="greedy")])
+    pytest.param({"beam_size": 1}, id="greedy", marks=pytest.mark.slow)])
 def test_a_converted_search_gives_the_hypotheses_of_the_translator(
         run_on_disk: Path, tmp_path: Path, lines: list[str], settings: dict[str, Any]) -> None:
     translator = Translator(run_on_disk, checkpoint="step-1", **settings, engine="graph")
@@ -79,7 +79,8 @@ def test_an_operation_that_litert_does_not_have_is_named(
             litert.write(ExportJob(trained, SearchSettings(beam_size=1), "float32", tmp_path))
 
 
-@pytest.mark.parametrize(("error", "reported"), [(MemoryError(), MemoryError), (RuntimeError(), SettingsError)])
+@pytest.mark.parametrize(("error", "reported"), [
+    pytest.param(MemoryError(), MemoryError, marks=pytest.mark.thorough), (RuntimeError(), SettingsError)])
 def test_an_error_of_the_converter_without_a_message_is_reported(
         run_on_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception,
         reported: type[Exception]) -> None:

@@ -109,8 +109,8 @@ def test_a_training_can_start_from_each_kind_of_model_with_exactly_its_weights(k
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["thumt", "package", *(pytest.param(kind, marks=pytest.mark.slow) for kind in (
-    "marian", "bergamot", "opennmt-tf"))])      # a package of a Marian model; OpenNMT-tf's words are those of THUMT
+@pytest.mark.parametrize("kind", ["package", *(pytest.param(kind, marks=pytest.mark.slow) for kind in (
+    "marian", "bergamot", "opennmt-tf", "thumt"))])     # a package of a Marian model
 def test_each_kind_of_model_gets_the_subwords_of_a_text(kind: str, tmp_path: Path, cache: Path,
                                                         capsys: pytest.CaptureFixture[str]) -> None:
     make, source, target = KINDS[kind]

@@ -6,7 +6,8 @@ import argparse
 import subprocess
 import sys
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,21 @@ def test_of_several_exports_the_wanted_one_is_taken_and_one_that_lacks_is_made(
     assert [path.name.split("-")[0] for path in (run.path / "exports").iterdir()] == ["ctranslate2"]
 
 
+@contextmanager
+def languages_of_translators() -> Iterator[dict[str, tuple[str, str]]]:
+    """Record the languages of each kind of translator that the block makes."""
+    languages: dict[str, tuple[str, str]] = {}
+    initialize = LineTranslator.__init__
+
+    def recording(self: LineTranslator, *arguments: Any, **options: Any) -> None:
+        languages[type(self).__name__] = options["languages"]
+        initialize(self, *arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LineTranslator, "__init__", recording)
+        yield languages
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(("limit", "precision"), [(100.0, "int8"), (-100.0, "float32")])
 def test_a_package_translates_in_int8_if_its_bleu_is_nearly_that_of_float32(
@@ -70,7 +86,9 @@ def test_a_package_translates_in_int8_if_its_bleu_is_nearly_that_of_float32(
     monkeypatch.setattr(int8_measurement, "MAX_INT8_LOG_PROB_LOSS", limit)
     test = str(tmp_path / "test")
     Path(test).write_text("".join(f"{line}\n" for line in lines if line))
-    packed = pack(run_on_disk, tmp_path / "x.zip", options=["--test", test, test])
+    with languages_of_translators() as languages:
+        packed = pack(run_on_disk, tmp_path / "x.zip", options=["--test", test, test])
+    assert languages == {"Translator": ("de", "en"), "CTranslate2Translator": ("de", "en")}     # those of the card
     run = PackagedRun(packed)
     assert run.manifest.processor_precision == precision
     assert run.card["int8"]["default_on_processors"] is (precision == "int8")
@@ -84,23 +102,6 @@ def test_a_package_translates_in_int8_if_its_bleu_is_nearly_that_of_float32(
     assert translator.translate(lines) == CTranslate2Translator(run_on_disk, device="cpu", precision="int8").translate(
         lines)
     assert Translator(packed, device="cpu", precision="float32").engine == "graph"
-
-
-@pytest.mark.thorough
-def test_both_precisions_are_measured_with_the_languages_of_the_card(
-        run_on_disk: Path, tmp_path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    languages: dict[str, tuple[str, str]] = {}
-    initialize = LineTranslator.__init__
-
-    def recording(self: LineTranslator, *arguments: Any, **options: Any) -> None:
-        languages[type(self).__name__] = options["languages"]
-        initialize(self, *arguments, **options)
-
-    monkeypatch.setattr(LineTranslator, "__init__", recording)
-    test = str(tmp_path / "test")
-    Path(test).write_text("".join(f"{line}\n" for line in lines if line))
-    pack(run_on_disk, tmp_path / "x.zip", options=["--test", test, test])
-    assert languages == {"Translator": ("de", "en"), "CTranslate2Translator": ("de", "en")}
 
 
 @pytest.mark.processes

@@ -89,9 +89,9 @@ def test_a_training_starts_from_it_and_resumes_without_a_writable_cache(
                  "--output", str(tmp_path / "data")]) == 0
     for steps in (1, 2):
         with tf.Graph().as_default():
-            assert main(["train", "--start", str(package), "--data", str(tmp_path / "data"), "--logdir",
-                         str(tmp_path / "new"), "--towers", "1", "--set", f"train.steps={steps}", "checkpoint.steps=1",
-                         "validation.steps=0"]) == 0
+            assert main(["train", "--defaults=fixed", "--start", str(package), "--data", str(tmp_path / "data"),
+                         "--logdir", str(tmp_path / "new"), "--towers", "1", "--set", f"train.steps={steps}",
+                         "checkpoint.steps=1", "validation.steps=0"]) == 0
     settings = yaml.safe_load((tmp_path / "new" / "settings.yaml").read_text())
     run = open_run(package)     # removes its temporary directory when it is collected
     assert settings["made_from"][INITIAL_WEIGHTS] == checksum_of_weights(run.checkpoint())
@@ -296,7 +296,7 @@ def test_a_package_puts_its_source_prefix_before_each_line(
     ({"coverage_penalty": 0.2}, "coverage_penalty=0.2: its coverage penalty is computed differently"),
     pytest.param({"min_length": 2}, "min_length=2: it compares hypotheses by probabilities without the forbidden "
                  "tokens", marks=pytest.mark.slow),
-    ({"max_length_factor": 5.0}, "the export has 1,024 positions")])
+    pytest.param({"max_length_factor": 5.0}, "the export has 1,024 positions", marks=pytest.mark.slow)])
 def test_int8_is_not_measured_if_the_graph_translates_all_lines(
         original_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, search: dict[str, Any], reason: str
         ) -> None:

@@ -27,7 +27,8 @@ TASK = {"model": "a"}
 
 
 def seeds(quick: int, all_of_them: int) -> list[Any]:
-    return [pytest.param(seed, marks=[pytest.mark.thorough] if seed >= quick else []) for seed in range(all_of_them)]
+    return [pytest.param(seed, marks=[] if seed < quick else [
+        pytest.mark.thorough if seed < all_of_them // 2 else pytest.mark.slow]) for seed in range(all_of_them)]
 
 
 class Setting:

@@ -94,11 +94,10 @@ def exact(first: int, limit: int, settings: SamplingSettings) -> dict[tuple[int,
 
 
 @pytest.mark.parametrize("options", [
-    {}, {"top_k": 3, "temperature": 2.0}, {"epsilon": 0.2, "temperature": 1.3},
-    {"top_k": 3, "top_p": 0.9, "epsilon": 0.1},
-    *(pytest.param(options, marks=pytest.mark.thorough) for options in ({"top_k": 99}, {"top_p": 0.6})),
+    {}, {"top_k": 3, "temperature": 2.0}, {"top_k": 3, "top_p": 0.9, "epsilon": 0.1},
     *(pytest.param(options, marks=pytest.mark.slow) for options in (
-        {"temperature": 0.5}, {"temperature": 1.7}, {"top_k": 2}))])
+        {"epsilon": 0.2, "temperature": 1.3}, {"temperature": 0.5}, {"temperature": 1.7}, {"top_k": 2}, {"top_k": 99},
+        {"top_p": 0.6}))])
 def test_sequences_are_drawn_with_their_probabilities(options: dict[str, Any]) -> None:
     settings = SamplingSettings(samples=DRAWS, max_length_factor=1.0, max_length_constant=1, **options)
     tokens, log_prob = draw(settings, [[3, EOS], [5, EOS]])
@@ -122,7 +121,9 @@ def test_one_draw_repeats_itself_and_another_number_or_seed_draws_anew() -> None
     assert len({tuple(ids) for ids in once[0][0].tolist()}) > 10
 
 
-@pytest.mark.parametrize("options", [{}, {"top_k": 3, "temperature": 1.5}, {"top_p": 0.8, "epsilon": 0.05}])
+@pytest.mark.parametrize("options", [
+    {"top_k": 3, "temperature": 1.5},
+    *(pytest.param(options, marks=pytest.mark.slow) for options in ({}, {"top_p": 0.8, "epsilon": 0.05}))])
 def test_a_sentence_draws_the_same_samples_in_every_batch_and_the_first_ones_however_many_are_drawn(
         options: dict[str, Any]) -> None:
     settings = SamplingSettings(samples=6, **options)

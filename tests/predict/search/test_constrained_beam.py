@@ -134,7 +134,7 @@ def test_an_ensemble_finds_the_best_of_all_sequences_with_the_phrases_by_its_mea
         assert_same(hypotheses, all_that_hold(Averaged(models), source, wanted, search)[:4])
 
 
-@pytest.mark.parametrize("beam", [1, pytest.param(2, marks=pytest.mark.thorough), 5])
+@pytest.mark.parametrize("beam", [*(pytest.param(beam, marks=pytest.mark.slow) for beam in (1, 2)), 5])
 def test_without_phrases_the_result_is_that_of_plain_beam_search(beam: int) -> None:
     model = ToyModel(vocabulary=9, seed=beam, spread=1.5)
     search = SearchSettings(beam_size=beam, n_best=beam, length_penalty=0.6, max_length_constant=3)

@@ -127,10 +127,9 @@ def test_a_strategy_of_ones_own_decodes_what_its_input_says_with_the_scores_and_
 
 @pytest.mark.parametrize("settings", [
     SearchSettings(beam_size=1, length_penalty=0.0), SearchSettings(beam_size=4, n_best=3, length_penalty=0.0),
-    *(pytest.param(more, marks=pytest.mark.thorough) for more in (
-        SamplingSettings(samples=3),
-        SearchSettings(beam_size=4, beam_groups=2, n_best=4, length_penalty=0.0),
-        SearchSettings(selection="sampling", n_best=3, top_p=0.9)))])
+    pytest.param(SearchSettings(beam_size=4, beam_groups=2, n_best=4, length_penalty=0.0), marks=pytest.mark.thorough),
+    pytest.param(SearchSettings(selection="sampling", n_best=3, top_p=0.9), marks=pytest.mark.thorough),
+    pytest.param(SamplingSettings(samples=3), marks=pytest.mark.slow)])
 def test_every_strategy_collects_the_attention_and_log_probabilities_of_teacher_forcing_for_what_it_finds(
         graph: Any, settings: Any) -> None:
     plain = sampling_for(settings) if isinstance(settings, SamplingSettings) else decoding_for(settings)

@@ -54,7 +54,8 @@ def plain_diverse_search(model: ToyModel, source: list[int], settings: SearchSet
 
 
 @pytest.mark.parametrize("options", [
-    {"beam_size": 6, "beam_groups": 3, "n_best": 6}, {"beam_size": 4, "beam_groups": 4, "n_best": 4, "diversity": 2.0},
+    {"beam_size": 6, "beam_groups": 3, "n_best": 6},
+    pytest.param({"beam_size": 4, "beam_groups": 4, "n_best": 4, "diversity": 2.0}, marks=pytest.mark.slow),
     {"beam_size": 4, "beam_groups": 2, "n_best": 1, "diversity": 0.1, "no_repeat_ngram": 2, "min_length": 1}])
 def test_groups_find_what_the_papers_algorithm_finds(options: dict[str, Any]) -> None:
     model, settings = ToyModel(vocabulary=9, seed=3, spread=1.5), SearchSettings(**options)

@@ -137,7 +137,7 @@ def test_a_prefix_with_an_end_is_the_whole_translation(beam: int) -> None:
     assert found[0][0][1] == [4, 5, EOS] and found[1][0][1][0] == 5
 
 
-@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("beam", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_prefix_stands_where_other_rules_would_forbid_it(beam: int) -> None:
     model = ToyModel(vocabulary=7, seed=3)
     settings = SearchSettings(beam_size=beam, min_length=3, max_length_constant=4)

@@ -137,8 +137,9 @@ def test_the_models_log_probability_of_a_token_is_what_no_processor_changes(grap
     np.testing.assert_allclose(found, log_softmax(LOGITS)[range(4), token], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("beam", [1, 3])
-@pytest.mark.parametrize("processor", [NotAgain, NotAgainByFilter])
+@pytest.mark.parametrize(("beam", "processor"), [
+    (3, NotAgain), (1, NotAgainByFilter), pytest.param(1, NotAgain, marks=pytest.mark.slow),
+    pytest.param(3, NotAgainByFilter, marks=pytest.mark.slow)])
 def test_a_search_gives_only_what_its_processors_allow(beam: int, processor: type[LogitsProcessor]) -> None:
     model = ToyModel(vocabulary=8, seed=6, spread=1.5)
     settings = SearchSettings(beam_size=beam, n_best=beam, min_length=2, max_length_factor=1)
@@ -149,7 +150,7 @@ def test_a_search_gives_only_what_its_processors_allow(beam: int, processor: typ
         np.testing.assert_allclose([s for s, _ in found], [s for s, _ in expected], rtol=1e-5)
 
 
-@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("beam", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_processor_reads_an_input_of_its_own_for_each_sentence(beam: int) -> None:
     model = ToyModel(vocabulary=8, seed=8, spread=1.5)
     settings = SearchSettings(beam_size=beam, n_best=beam, max_length_factor=1)

@@ -56,8 +56,8 @@ def test_a_search_in_int64_finds_the_translations_of_int32(search: str) -> None:
     assert_equal("transformer", decoding_for(SEARCHES[search], log_probs=True))
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", tiny.names_with(pytest.mark.slow, "transformer", "seq2seq"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", tiny.MODELS)
 def test_every_model_decodes_int64_ids(name: str) -> None:
     assert_equal(name, decoding_for(SEARCHES["beam"]))
 

@@ -104,8 +104,8 @@ def scored(tokens: Any, scores: Any) -> list[list[Scored]]:
 
 
 @pytest.mark.parametrize(("kind", "beam", "processors"), [
-    (Projected, 3, []), (Projected, 1, []), (ToyModel, 3, [NotAgain()]),
-    pytest.param(ToyModel, 3, [], marks=pytest.mark.thorough)])
+    (Projected, 1, []), (ToyModel, 3, [NotAgain()]), pytest.param(Projected, 3, [], marks=pytest.mark.thorough),
+    pytest.param(ToyModel, 3, [], marks=pytest.mark.slow)])
 def test_a_sentence_is_searched_with_its_own_words_alone_in_any_batch(
         kind: type[ToyModel], beam: int, processors: list[LogitsProcessor]) -> None:
     model = kind(vocabulary=SIZE, seed=5, spread=1.5)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+from tests.serve.conftest import ServerProcess
+from towernmt.serve.web.callers import add_key
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the extra test")
 expect = playwright.expect
@@ -19,13 +21,27 @@ TEXT = "der hund schläft. Das haus ist klein.\n\ndie katze und der hund"
 FOUND = "sleeps dog the small is house the\n\ndog the und cat the"
 
 
+@pytest.fixture(scope="module")
+def two_languages() -> Iterator[ServerProcess]:
+    """Start a server of two source languages, which detects them; to load the detection takes seconds."""
+    started = ServerProcess("--model", f"de-en={ENGINES}:Toy", "--model", f"fr-en={ENGINES}:Plain")
+    yield started
+    started.stop()
+
+
 def opened(page: Any, server: Any, text: str = "") -> Any:
     page.goto(server.url)
     page.get_by_label("From").select_option("de")
     if text:
-        source(page).fill(text)
+        write(page, text)
         expect(page.locator("#status")).to_have_text("Translated.")
     return page
+
+
+def write(page: Any, text: str) -> None:
+    """Replace the text, and translate it without the pause after the last key."""
+    source(page).fill(text)
+    source(page).press("Control+Enter")
 
 
 def source(page: Any) -> Any:
@@ -48,7 +64,8 @@ def test_text_is_translated_while_one_types_with_its_paragraphs(page, toys):
     opened(page, toys)
     source(page).press_sequentially("der hund")
     expect(page.locator("#target")).to_have_text("dog the")
-    source(page).press_sequentially(" schläft. Das haus ist klein.\n\ndie katze und der hund")
+    source(page).press_sequentially(" schläft.")
+    source(page).fill(TEXT)
     expect(page.locator("#target p")).to_have_count(3)
     expect(page.locator("#target p").nth(2)).to_have_text("dog the und cat the")
     assert shown(page) == FOUND
@@ -94,7 +111,7 @@ def test_words_that_belong_together_are_lit_in_both_boxes(page, toys):
     assert lit(page) == (["hund"], ["dog"])
 
 
-@pytest.mark.parametrize("width", [1200, 320])
+@pytest.mark.parametrize("width", [pytest.param(1200, marks=pytest.mark.slow), 320])
 def test_what_is_lit_lies_behind_the_very_word_though_lines_wrap(browser, toys, width):
     context = browser.new_context(viewport={"width": width, "height": 800})
     page = opened(context.new_page(), toys, "die katze " * 40 + "hund " + "das haus " * 10)
@@ -189,29 +206,24 @@ def test_a_word_keeps_the_focus_when_the_words_are_drawn_again(page, toys):
     expect(page.locator("#target")).to_have_text("little is house the")
 
 
-@pytest.mark.parametrize("key", ["Escape", "Tab", "Shift+Tab"])
-def test_keys_close_the_menu_of_a_word(page, toys, key):
+def test_keys_close_the_menu_of_a_word(page, toys):
     opened(page, toys, "das haus schläft")
     menu = page.get_by_role("dialog", name="Other words")
+    for key in ("Escape", "Tab", "Shift+Tab"):
+        word(page, "house").click()
+        expect(menu.locator("#continuations button").first).to_be_visible()
+        for _ in range(20 if key == "Tab" else 1):      # Tab passes through the menu before it leaves it
+            page.keyboard.press(key)
+            if menu.is_hidden():
+                break
+        expect(menu).to_be_hidden()
+        if key == "Escape":
+            expect(word(page, "house")).to_be_focused()
+        else:
+            assert page.evaluate("!document.getElementById('choices').contains(document.activeElement)")
     word(page, "house").click()
-    expect(menu.locator("#continuations button").first).to_be_visible()
-    for _ in range(20 if key == "Tab" else 1):      # Tab passes through the menu before it leaves it
-        page.keyboard.press(key)
-        if menu.is_hidden():
-            break
-    expect(menu).to_be_hidden()
-    if key == "Escape":
-        expect(word(page, "house")).to_be_focused()
-    else:
-        assert page.evaluate("!document.getElementById('choices').contains(document.activeElement)")
-
-
-def test_escape_closes_the_menu_wherever_the_focus_is(page, toys):
-    opened(page, toys, "das haus")
-    word(page, "house").click()
-    menu = page.get_by_role("dialog", name="Other words")
     expect(menu).to_be_visible()
-    page.get_by_label("Confidence").focus()
+    page.get_by_label("Confidence").focus()     # Escape closes the menu wherever the focus is
     page.keyboard.press("Escape")
     expect(menu).to_be_hidden()
 
@@ -233,7 +245,7 @@ def test_a_refused_word_stays_and_can_be_written_alone(page, toys):
 def test_a_server_of_one_direction_has_plain_names_and_nothing_to_choose(page, start):
     server = start("--model", f"de-en={ENGINES}:Plain")
     page.goto(server.url)
-    source(page).fill("das haus")
+    write(page, "das haus")
     expect(page.locator("#target")).to_have_text("house the")
     assert page.locator("#from-name").text_content() == "German"
     assert page.locator("#to-name").text_content() == "English"
@@ -244,33 +256,30 @@ def test_a_server_of_one_direction_has_plain_names_and_nothing_to_choose(page, s
     expect(card).to_contain_text("not stated")
 
 
-def test_a_language_whose_engine_has_no_alignments_is_detected(page, start):
-    server = start("--model", f"de-en={ENGINES}:Toy", "--model", f"fr-en={ENGINES}:Plain")
-    page.goto(server.url)
-    source(page).fill("le temps est vraiment très beau cette semaine")
+def test_a_language_whose_engine_has_no_alignments_is_detected(page, two_languages):
+    page.goto(two_languages.url)
+    write(page, "le temps est vraiment très beau cette semaine")
     expect(page.locator("#target")).to_have_text("semaine cette beau très vraiment est temps le")
-    source(page).fill("das ist wirklich das haus")
+    write(page, "das ist wirklich das haus")
     expect(page.locator("#target")).to_have_text("house the wirklich is the")
 
 
-def test_the_detected_language_is_that_of_the_text_also_if_it_was_translated_before_or_is_html(page, start):
-    server = start("--model", f"de-en={ENGINES}:Toy", "--model", f"fr-en={ENGINES}:Plain")
-    page.goto(server.url)
+def test_the_detected_language_is_that_of_the_text_also_if_it_was_translated_before_or_is_html(page, two_languages):
+    page.goto(two_languages.url)
     german, french = "das ist wirklich das haus", "le temps est vraiment très beau cette semaine"
     for text, language in ((german, "German"), (french, "French"), (german, "German")):
-        source(page).fill(text)
+        write(page, text)
         expect(page.locator("#status")).to_have_text(f"Translated from {language}.")
     page.get_by_label("HTML").check()
-    source(page).fill(f"<p>{french}</p>")
+    write(page, f"<p>{french}</p>")
     expect(page.locator("#status")).to_have_text("Translated from French.")
 
 
-def test_the_menu_of_a_word_translates_from_the_language_of_its_line(page, start):
-    server = start("--model", f"de-en={ENGINES}:Toy", "--model", f"fr-en={ENGINES}:Plain")
-    page.goto(server.url)
-    source(page).fill("das ist wirklich das haus")
+def test_the_menu_of_a_word_translates_from_the_language_of_its_line(page, two_languages):
+    page.goto(two_languages.url)
+    write(page, "das ist wirklich das haus")
     expect(page.locator("#status")).to_have_text("Translated from German.")
-    source(page).fill("das ist wirklich das haus\nle temps est vraiment très beau cette semaine")
+    write(page, "das ist wirklich das haus\nle temps est vraiment très beau cette semaine")
     expect(page.locator("#status")).to_have_text("Translated from French.")
     with page.expect_request("**/api/v1/translate") as asked:
         word(page, "house").click()
@@ -304,7 +313,7 @@ def test_a_text_that_is_in_the_target_language_already_stays(page, toys):
     page.get_by_label("From").select_option("auto")
     page.get_by_label("To", exact=True).select_option("en")
     text = "This is a perfectly ordinary English sentence about the weather."
-    source(page).fill(text)
+    write(page, text)
     expect(page.locator("#status")).to_have_text("This is English already.")
     assert shown(page) == text
 
@@ -316,14 +325,14 @@ def test_the_hint_is_shown_once(page, toys):
     opened(page, toys, "das haus")
     expect(hint).to_be_visible()
     page.get_by_role("button", name="Got it").click()
-    source(page).fill("der hund")
+    write(page, "der hund")
     expect(page.locator("#target")).to_have_text("dog the")
     expect(hint).to_be_hidden()
     opened(page, toys, "das haus")
     expect(hint).to_be_hidden()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_the_icon_changes_the_colours_and_the_browser_keeps_them(browser, toys, scheme):
     context = browser.new_context(color_scheme=scheme)
     page = context.new_page()
@@ -358,18 +367,18 @@ def test_the_limit_is_that_of_a_request(page, toys):
     page.on("request", lambda request: asked.append(json.loads(request.post_data)) if request.post_data else None)
     opened(page, toys)
     lines = [f"hund {number} {'katze ' * 80}".strip() for number in range(12)]       # 5,800 characters
-    source(page).fill("\n".join(lines))
+    write(page, "\n".join(lines))
     expect(page.locator("#target p")).to_have_count(12)
     expect(page.locator("#status")).to_have_text("Translated.")
     expect(page.locator("#count")).to_have_text(re.compile(r"^[\d,]+ characters$"))
     assert all(sum(map(len, one["text"])) <= 3000 for one in asked) and len(asked) < 12
-    source(page).fill("\n".join([*lines[:2], "hund " * 700, "das haus"]))
+    write(page, "\n".join([*lines[:2], "hund " * 700, "das haus"]))
     expect(page.get_by_role("alert")).to_contain_text("characters of text: send at most 3000 at once")
     expect(page.locator("#count.over")).to_have_text("3,500 of 3,000 characters in a line")
     expect(page.locator("#target p").nth(3)).to_have_text("house the")      # the other lines are translated
 
 
-@pytest.mark.parametrize("width", [320, 390])
+@pytest.mark.parametrize("width", [320, pytest.param(390, marks=pytest.mark.slow)])
 def test_on_a_phone_the_translation_stays_in_sight(browser, toys, width):
     context = browser.new_context(viewport={"width": width, "height": 640}, has_touch=True)
     page = opened(context.new_page(), toys, "das haus ist klein. " * 60)
@@ -450,7 +459,7 @@ def test_the_languages_are_swapped_with_the_text_and_detected(page, toys):
     expect(page.locator("#target")).to_have_text("THE HOUSE")
     page.get_by_label("From").select_option("auto")
     page.get_by_label("To", exact=True).select_option("en")
-    source(page).fill("Der Hund schläft heute nicht, weil die Katze und das Haus so schön sind.")
+    write(page, "Der Hund schläft heute nicht, weil die Katze und das Haus so schön sind.")
     expect(page.locator("#status")).to_have_text("Translated from German.")
 
 
@@ -462,7 +471,7 @@ def test_text_is_shown_as_text_whatever_stands_in_it(page, toys):
 def test_html_keeps_its_tags(page, toys):
     opened(page, toys)
     page.get_by_label("HTML").check()
-    source(page).fill("<p>der <b>hund</b> schläft</p>")
+    write(page, "<p>der <b>hund</b> schläft</p>")
     expect(page.locator("#target")).to_have_text("<p>sleeps <b>dog</b> the</p>")
     assert page.locator("#target b").count() == 0
 
@@ -516,32 +525,36 @@ def test_a_file_shows_its_progress_and_can_be_cancelled(page, start):
 
 
 def test_a_file_that_has_to_wait_is_sent_again(page, toys):
+    page.clock.install()
     opened(page, toys)
     page.route("**/api/v1/documents", lambda route: route.fulfill(
         status=429, headers={"Retry-After": "1"}, json={"error": "You have 10 documents here already."}))
     page.locator("#file").set_input_files({"name": "a.txt", "mimeType": "text/plain", "buffer": b"das haus"})
     expect(page.locator("#files li")).to_contain_text("You have 10 documents here already. Trying again in 1 s.")
     page.unroute("**/api/v1/documents")
+    page.clock.run_for(1_000)
     expect(page.get_by_role("link", name="Save a.en.txt")).to_be_visible()
 
 
 def test_a_file_survives_a_lost_connection(page, toys):
+    page.clock.install()
     opened(page, toys)
     page.route("**/api/v1/documents/*", lambda route: route.fulfill(body="{"))      # half an answer
     page.locator("#file").set_input_files([
         {"name": name, "mimeType": "text/plain", "buffer": b"das haus"} for name in ("a.txt", "b.txt")])
     expect(page.locator("#files li").first).to_contain_text("The connection to the server was lost. Trying again in")
     page.unroute("**/api/v1/documents/*")
+    page.clock.run_for(60_000)
     for name in ("a", "b"):
         expect(page.get_by_role("link", name=f"Save {name}.en.txt")).to_be_visible()
 
 
 def test_the_history_is_in_the_browser_grows_with_its_text_and_can_be_deleted(page, toys):
     opened(page, toys, "der hund")
-    source(page).fill("der hund schläft")
+    write(page, "der hund schläft")
     expect(page.locator("#target")).to_have_text("sleeps dog the")
     page.get_by_role("button", name="Clear").click()
-    source(page).fill("das haus")
+    write(page, "das haus")
     expect(page.locator("#target")).to_have_text("house the")
     page.reload()
     page.get_by_role("button", name="History").click()
@@ -557,7 +570,7 @@ def test_the_history_is_in_the_browser_grows_with_its_text_and_can_be_deleted(pa
     page.get_by_label("Keep one").uncheck()
     expect(page.locator("#no-history")).to_be_visible()
     page.get_by_role("button", name="Close").click()
-    source(page).fill("die katze")
+    write(page, "die katze")
     expect(page.locator("#target")).to_have_text("cat the")
     assert page.evaluate("localStorage.getItem('towernmt.history')") is None
 
@@ -571,40 +584,43 @@ def test_without_storage_it_translates_all_the_same(page, toys):
 
 
 def test_a_refusal_is_a_sentence_and_what_waiting_mends_is_tried_again(page, toys):
+    page.clock.install()
     opened(page, toys, "der hund")
-    source(page).fill("hund " * 700)
+    write(page, "hund " * 700)
     expect(page.get_by_role("alert")).to_contain_text("characters of text: send at most 3000 at once")
     page.route("**/api/v1/translate", lambda route: route.fulfill(
         status=503, headers={"Retry-After": "1"}, json={"error": "Too many sentences are waiting."}))
-    source(page).fill("das haus")
+    write(page, "das haus")
     expect(page.get_by_role("alert")).to_have_text("Too many sentences are waiting.")
     expect(page.locator("#status")).to_contain_text("Trying again in 1 second.")
     page.unroute("**/api/v1/translate")
+    page.clock.run_for(1_000)
     expect(page.locator("#target")).to_have_text("house the")
     expect(page.get_by_role("alert")).to_be_hidden()
     page.route("**/api/v1/translate", lambda route: route.abort())
-    source(page).fill("die katze")
+    write(page, "die katze")
     expect(page.get_by_role("alert")).to_have_text("The server does not answer.")
     page.unroute("**/api/v1/translate")
+    page.clock.run_for(60_000)
     expect(page.locator("#target")).to_have_text("cat the")
 
 
 def test_an_attempt_by_the_user_ends_the_wait_for_the_next_one(page, toys):
+    page.clock.install()
     opened(page, toys)
     page.route("**/api/v1/translate", lambda route: route.fulfill(
         status=429, headers={"Retry-After": "60"}, json={"error": "Wait and try again."}))
-    source(page).fill("die katze")
+    write(page, "die katze")
     expect(page.locator("#status")).to_contain_text("Trying again in")
     page.unroute("**/api/v1/translate")
     source(page).press("Control+Enter")
     expect(page.locator("#status")).to_have_text("Translated.")
-    page.wait_for_timeout(2_000)        # the wait would be shown again each second
+    page.clock.run_for(2_000)       # the wait would be shown again each second
     assert page.locator("#status").text_content() == "Translated."
 
 
 def test_a_key_is_asked_for_and_an_engine_without_prefixes_lets_a_word_be_changed(page, start, tmp_path):
-    key = subprocess.run([sys.executable, "-m", "towernmt", "serve-keys", "add", "anna", "--keys",
-                          str(tmp_path / "keys.jsonl")], capture_output=True, text=True, check=True).stdout.split()[-1]
+    key = add_key(tmp_path / "keys.jsonl", "anna")
     server = start("--model", f"de-en={ENGINES}:Plain", "--keys", str(tmp_path / "keys.jsonl"))
     page.goto(server.url)
     expect(page.locator("#from-name")).to_have_text("German")
@@ -666,7 +682,7 @@ def test_a_word_of_a_repeated_line_changes_in_each_copy_of_the_line(page, toys):
     assert page.evaluate("document.activeElement.closest('p') === document.querySelectorAll('#target p')[2]")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.slow), "dark"])
 def test_a_phone_shows_all_of_it_and_everything_has_a_name(browser, toys, scheme):
     context = browser.new_context(viewport={"width": 320, "height": 640}, color_scheme=scheme, has_touch=True)
     page = opened(context.new_page(), toys, TEXT + "\n" + "donaudampfschifffahrt" * 9)
@@ -708,7 +724,7 @@ def test_a_better_translation_is_suggested_where_the_server_accepts_it(page, toy
     file = tmp_path / "suggestions.tsv"
     server = start("--model", f"de-en={ENGINES}:Toy", "--suggestions", str(file))
     page.goto(server.url)
-    source(page).fill("der hund")
+    write(page, "der hund")
     page.get_by_role("button", name="Suggest").click()
     better = page.get_by_role("textbox", name="Better translation")
     expect(better).to_have_value("dog the")

@@ -51,6 +51,8 @@ MORE: dict[str, dict[str, Any]] = {
     "biases, the other GELU": {"attention_biases": True, "feed_forward": "gelu_tanh", "start": "zero"},
     "other dropout": {"preprocess": "nd", "postprocess": "r", "positions": "learned", "start": "zero"},
 }
+COMBINED = ("post-norm, RMSNorm, relative", "biases, the other GELU", "other dropout")
+"""Cases of `MORE` with settings that other cases have, each with others."""
 TARGETS = [[5, 6, 7, 19], [], [4, 4, 4, 3, 18, 17, 16, 15], [8]]
 
 
@@ -102,7 +104,8 @@ def exported(settings: TransformerSettings, weights: dict[str, np.ndarray], path
 
 @pytest.mark.parametrize("changed", [
     *(pytest.param(case, id=name) for name, case in CASES.items()),
-    *(pytest.param(case, id=name, marks=pytest.mark.thorough) for name, case in MORE.items())])
+    *(pytest.param(case, id=name, marks=pytest.mark.slow if name in COMBINED else pytest.mark.thorough)
+      for name, case in MORE.items())])
 def test_the_log_probabilities_are_those_of_the_models_graph(changed: dict[str, Any], tmp_path: Path) -> None:
     settings = dataclasses.replace(PLAIN, **changed)
     assert not unsupported_by_ctranslate2(settings)
@@ -114,7 +117,8 @@ def test_the_log_probabilities_are_those_of_the_models_graph(changed: dict[str, 
 
 @pytest.mark.parametrize("changed", [
     {"decoder_layers": 3, "guided_alignment_weight": 0.1, "guided_alignment_layer": 2}, {"decoder_layers": 3},
-    {"decoder_layers": 3, "guided_alignment_heads": 1}, {"source_end": False}],
+    *(pytest.param(case, marks=pytest.mark.slow) for case in (
+        {"decoder_layers": 3, "guided_alignment_heads": 1}, {"source_end": False}))],
     ids=["first head of the guided layer", "mean of all heads", "first head", "source without EOS"])
 def test_the_attention_is_that_of_the_models_graph(changed: dict[str, Any], tmp_path: Path) -> None:
     settings = dataclasses.replace(PLAIN, **changed)

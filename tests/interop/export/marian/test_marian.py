@@ -95,7 +95,7 @@ def in_marians_order(logits: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("settings", [
     {}, {"decoder_cell": "attention", "tie_embeddings": "none", "lhuc": True, "initialization": "deepnorm"},
-    pytest.param({"lhuc": True, "tie_embeddings": "target"}, marks=pytest.mark.thorough),
+    pytest.param({"lhuc": True, "tie_embeddings": "target"}, marks=pytest.mark.slow),
     pytest.param({"decoder_cell": "attention", "attention_biases": True, "feed_forward": "gelu_sigmoid", "lhuc": True},
                  marks=pytest.mark.thorough),
     pytest.param({"attention_biases": True, "feed_forward": "swish"}, marks=pytest.mark.thorough)])

@@ -69,7 +69,8 @@ class Site:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(root)))
         self.url = f"http://127.0.0.1:{self.server.server_port}/under/site/"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        # `stop` waits for the next poll.
+        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
     def stop(self) -> None:
         self.server.shutdown()
@@ -79,6 +80,13 @@ class Site:
 @pytest.fixture(scope="module")
 def exported(export_page: Any, engine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return export_page(tmp_path_factory.mktemp("exported") / "site", bergamot=engine)
+
+
+@pytest.fixture(scope="module")
+def renamed(export_page: Any, engine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same export with another name of a language."""
+    return export_page(tmp_path_factory.mktemp("renamed") / "site", bergamot=engine,
+                       languages=("nds:Platt", "en:English"))
 
 
 @pytest.fixture
@@ -103,6 +111,31 @@ def page(context: Any) -> Iterator[Any]:
     page = context.new_page()
     complaints = complaints_of(page)
     yield page
+    assert complaints == []
+
+
+@pytest.fixture(scope="module")
+def ready_page(browser: Any, exported: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A page that several tests use one after the other, because to start its engine takes a second."""
+    folder = tmp_path_factory.mktemp("ready")
+    shutil.copytree(exported, folder / "under/site")
+    site = Site(folder)
+    context = browser.new_context()
+    context.set_default_timeout(WAIT)
+    page = context.new_page()
+    yield opened(page, site)
+    context.close()
+    site.stop()
+
+
+@pytest.fixture
+def empty_page(ready_page: Any) -> Iterator[Any]:
+    """`ready_page` without text; a test fails if the console shows errors."""
+    ready_page.get_by_label("German").fill("")
+    ready_page.get_by_label("HTML").uncheck()
+    expect(ready_page.locator("#target p")).to_have_count(0)
+    complaints = complaints_of(ready_page)
+    yield ready_page
     assert complaints == []
 
 
@@ -180,13 +213,12 @@ def test_after_the_first_visit_it_works_without_a_connection(page, site):
     assert translated(page, TEXT) == before
 
 
-def test_of_a_half_copied_export_nothing_is_taken(context, site, export_page, engine, tmp_path):
+def test_of_a_half_copied_export_nothing_is_taken(context, site, renamed):
     page = opened(context.new_page(), site)
     before = translated(page, TEXT)
     wait_until_kept(page)
-    new = export_page(tmp_path / "new", bergamot=engine, languages=("nds:Platt", "en:English"))
     for name in ("index.html", "service-worker.js", "page.js"):
-        shutil.copy(new / name, site.root / "under/site")
+        shutil.copy(renamed / name, site.root / "under/site")
     (site.root / "under/site/manifest.webmanifest").write_text("{}")
     assert page.evaluate(UPDATE) == "redundant"
     page.reload()
@@ -194,11 +226,10 @@ def test_of_a_half_copied_export_nothing_is_taken(context, site, export_page, en
     assert translated(page, TEXT) == before
 
 
-def test_an_open_page_offers_a_new_export_and_keeps_the_text(context, page, site, export_page, engine, tmp_path):
+def test_an_open_page_offers_a_new_export_and_keeps_the_text(page, site, renamed):
     before = translated(opened(page, site), TEXT)
     wait_until_kept(page)
-    new = export_page(tmp_path / "new", bergamot=engine, languages=("nds:Platt", "en:English"))
-    shutil.copytree(new, site.root / "under/site", dirs_exist_ok=True)
+    shutil.copytree(renamed, site.root / "under/site", dirs_exist_ok=True)
     site.asked.clear()
     page.reload()
     expect(page.locator("#update")).to_be_visible()
@@ -233,8 +264,8 @@ def test_the_keyboard_alone_is_enough(page, site):
     expect(page.locator("#target p")).to_have_count(0)
 
 
-def test_screen_readers_get_names_and_are_told_of_a_translation(page, site):
-    opened(page, site)
+def test_screen_readers_get_names_and_are_told_of_a_translation(empty_page):
+    page = empty_page
     region = page.get_by_role("region", name="English")
     assert region.get_attribute("aria-live") == "polite" and region.get_attribute("lang") == "en"
     translated(page, TEXT)
@@ -263,8 +294,8 @@ def test_a_phone_shows_all_of_it_and_text_can_be_read(browser, site):
         context.close()
 
 
-def test_tags_are_kept_in_html_and_what_is_no_html_is_made_some(page, site):
-    opened(page, site)
+def test_tags_are_kept_in_html_and_what_is_no_html_is_made_some(empty_page):
+    page = empty_page
     for text, tags in (
             ("<p class='red'>der <b>hund</b> schläft</p>", ["<p class=\"red\">", "<b>", "</b>", "</p>"]),
             ("<p>der <b>hund</p> 1 < 2 </i>", ["<p>", "<b>", "</b>", "</p>"]),
@@ -296,8 +327,9 @@ def translate_html(page: Any, text: str, tags: list[str]) -> None:
     assert [tag for tag in tags if tag not in found] == []
 
 
-def test_after_a_text_that_the_engine_fails_on_another_is_translated(page, site):
-    before = translated(opened(page, site), TEXT)
+def test_after_a_text_that_the_engine_fails_on_another_is_translated(empty_page):
+    page = empty_page
+    before = translated(page, TEXT)
     page.evaluate("worker.postMessage({id: requestId, text: '<p>', html: true})")
     expect(page.get_by_role("alert")).to_contain_text("The engine could not translate this text")
     page.get_by_label("German").fill("")
@@ -305,8 +337,9 @@ def test_after_a_text_that_the_engine_fails_on_another_is_translated(page, site)
     assert translated(page, TEXT) == before
 
 
-def test_a_text_that_was_typed_while_the_engine_failed_is_translated(page, site):
-    translated(opened(page, site), TEXT)
+def test_a_text_that_was_typed_while_the_engine_failed_is_translated(empty_page):
+    page = empty_page
+    translated(page, TEXT)
     page.evaluate("""() => {
       worker.postMessage({id: requestId, text: '<p>', html: true});
       source.value = 'der hund schläft';
@@ -315,8 +348,9 @@ def test_a_text_that_was_typed_while_the_engine_failed_is_translated(page, site)
     expect(page.get_by_role("alert")).to_be_hidden()
 
 
-def test_a_click_on_a_sentence_selects_where_it_comes_from(page, site):
-    translated(opened(page, site), TEXT)
+def test_a_click_on_a_sentence_selects_where_it_comes_from(empty_page):
+    page = empty_page
+    translated(page, TEXT)
     page.locator("#target span").nth(2).click()
     source = page.get_by_label("German")
     selected = source.evaluate("box => box.value.slice(box.selectionStart, box.selectionEnd)")
@@ -329,7 +363,8 @@ def test_a_click_on_a_sentence_selects_where_it_comes_from(page, site):
 @pytest.mark.parametrize(("change", "message"), [
     (lambda file: file.unlink(), "model/vocab.spm could not be loaded: .* answers 404"),
     (lambda file: file.write_bytes(file.read_bytes()[:-1] + b"?"), "model/vocab.spm is not the file of this export"),
-    (lambda file: file.write_bytes(file.read_bytes()[:99]), "model/vocab.spm is not the file of this export")])
+    pytest.param(lambda file: file.write_bytes(file.read_bytes()[:99]),
+                 "model/vocab.spm is not the file of this export", marks=pytest.mark.slow)])
 def test_a_missing_or_damaged_file_is_told_by_name(context, site, change, message):
     change(site.root / "under/site/model/vocab.spm")
     page = context.new_page()
@@ -343,8 +378,9 @@ def test_opened_as_a_file_it_says_that_it_must_be_served(context, exported):
     expect(page.get_by_role("alert")).to_contain_text("python -m http.server")
 
 
-def test_files_are_opened_and_translations_copied_and_saved(page, site):
-    before = translated(opened(page, site), TEXT)
+def test_files_are_opened_and_translations_copied_and_saved(empty_page):
+    page = empty_page
+    before = translated(page, TEXT)
     with page.expect_download() as download:
         page.get_by_role("button", name="Save …").click()
     assert Path(download.value.path()).read_text(encoding="utf-8") == "\n".join(before) + "\n"
@@ -364,8 +400,8 @@ def test_from_an_address_that_browsers_keep_nothing_of_it_translates_and_says_so
     expect(page.locator("#offline")).to_contain_text("Needs a connection each time")
 
 
-def test_long_text_comes_in_portions_and_a_change_stops_it(page, site):
-    opened(page, site)
+def test_long_text_comes_in_portions_and_a_change_stops_it(empty_page):
+    page = empty_page
     source = page.get_by_label("German")
     source.evaluate("(box, text) => { box.value = text; box.dispatchEvent(new Event('input')); }",
                     "\n".join(f"der hund {number} schläft und der vogel singt am morgen" for number in range(3000)))

@@ -146,7 +146,8 @@ class Reference:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(("shared", "end", "variant"), [
-    (False, False, {}), (True, True, {}), (True, False, {"relative": True}), (False, True, {"post_norm": True})],
+    pytest.param(False, False, {}, marks=pytest.mark.slow), (True, True, {}), (True, False, {"relative": True}),
+    (False, True, {"post_norm": True})],
     ids=str)
 def test_an_imported_model_gives_the_probabilities_of_opennmt_tfs_formulas(
         tmp_path: Path, shared: bool, end: bool, variant: dict[str, bool]) -> None:
