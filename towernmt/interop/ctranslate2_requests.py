@@ -15,6 +15,13 @@ from towernmt.predict.search.search_settings import SearchSettings
 ENGINE = "--engine ctranslate2"
 SEED = "its samples do not have a seed for each sentence"
 BEGINNING_ONLY = "it does not forbid a phrase at the beginning only"
+EXPRESSED_SETTINGS = frozenset((
+    "averaged", "beam_size", "diversity", "epsilon", "length_normalization", "length_penalty", "max_length_constant",
+    "max_length_factor", "max_tokens", "min_length", "min_length_factor", "n_best", "no_repeat_ngram", "patience",
+    "seed", "selection", "shortlist_frequent", "shortlist_size", "stopping", "temperature", "top_k", "top_p",
+    "word_reward"))
+"""Search settings that may have any value, except in the combinations of `_settings` and `difference`. A setting that
+is neither here nor in `SUPPORTED_VALUES` must have its default, so that CTranslate2 never ignores a new setting."""
 SUPPORTED_VALUES: dict[str, tuple[Any, str]] = {
     "beam_groups": (1, "it has no groups of beams"),
     "coverage_penalty": (0.0, "its coverage penalty is computed differently"),
@@ -108,16 +115,24 @@ def _unsupported_input(inputs: Collection[str]) -> tuple[str, str] | None:
 
 
 def _settings(search: SearchSettings, inputs: Collection[str]) -> Mapping[str, tuple[Any, str]]:
-    """Return the settings of `SUPPORTED_VALUES` and those that depend on other options."""
+    """Return the settings with only one supported value: in general, and in combination with other options."""
+    in_general = _single_values(search)
     if search.selection == "sampling":
-        supported = {**SUPPORTED_VALUES, "seed": (SearchSettings.seed, SEED),
+        supported = {**in_general, "seed": (SearchSettings.seed, SEED),
                      "epsilon": (0.0, "it has no minimum probability of sampled tokens")}
         return supported if search.n_best == 1 or search.top_k != 1 else {
             **supported, "top_k": (0, "it returns one hypothesis of the most probable tokens")}
-    supported = {**SUPPORTED_VALUES, "temperature": (1.0, "it applies a temperature only to sampling")}
+    supported = {**in_general, "temperature": (1.0, "it applies a temperature only to sampling")}
     if "prefix" in inputs and search.beam_size > 1 and search.stopping == "first":
         supported["stopping"] = ("exact", "it does not count a translation that ends with the prefix")
     return supported
+
+
+def _single_values(search: SearchSettings) -> Mapping[str, tuple[Any, str]]:
+    """Return `SUPPORTED_VALUES`, and the defaults of the settings that CTranslate2 does not have."""
+    missing = {field.name: (field.default, "it does not have this setting") for field in dataclasses.fields(search)
+               if field.name not in EXPRESSED_SETTINGS}
+    return {**missing, **SUPPORTED_VALUES}
 
 
 def check_options(arguments: Mapping[str, Any]) -> None:
