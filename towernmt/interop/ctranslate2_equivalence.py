@@ -14,8 +14,8 @@ from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import DataError, DirectoryInUseError, SettingsError
 from towernmt.interop.ctranslate2_engine import CTranslate2Scorer
-from towernmt.interop.ctranslate2_limits import unsupported_by_ctranslate2
 from towernmt.interop.ctranslate2_loader import FORMAT, ExportedModel, import_ctranslate2
+from towernmt.interop.ctranslate2_model_support import unsupported_by_ctranslate2
 from towernmt.interop.ctranslate2_requests import difference
 from towernmt.interop.ctranslate2_search import CTranslate2Search
 from towernmt.interop.export_cache import CACHE, ExportSpec, cached_export, exported_run

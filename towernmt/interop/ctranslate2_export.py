@@ -14,8 +14,8 @@ import numpy as np
 from towernmt.core.errors import SettingsError
 from towernmt.core.files import fixed_entry
 from towernmt.dataflow.vocabulary.source_factors import factors_of
-from towernmt.interop.ctranslate2_limits import check_ctranslate2_support
 from towernmt.interop.ctranslate2_loader import import_ctranslate2, pieces_of_vocabulary
+from towernmt.interop.ctranslate2_model_support import check_ctranslate2_support
 from towernmt.interop.export import ExportJob, code_and_name
 from towernmt.predict.trained_model import TrainedModel
 

@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 from ctranslate2 import specs
 
-from towernmt.interop.ctranslate2_limits import pre_norm
+from towernmt.interop.ctranslate2_model_support import ACTIVATION_NAMES, pre_norm
 from towernmt.models.model_settings import ACTIVATIONS, TransformerSettings, layer_gains
 
-POSITIONS = 1024
+POSITION_ROWS = 1024
 """Rows of the position table, which limit the tokens of a sentence, EOS included. A learned table may have more."""
-_ACTIVATIONS = {"relu": "RELU", "swish": "SWISH", "gelu_sigmoid": "GELUSigmoid", "gelu_tanh": "GELUTanh",
-                "glu": "Sigmoid", "swiglu": "SWISH", "geglu": "GELU"}
 
 
 def transformer_spec(settings: TransformerSettings, weight: Callable[[str], np.ndarray]) -> specs.TransformerSpec:
@@ -32,7 +30,7 @@ def position_rows(settings: TransformerSettings) -> int | None:
     """Return the maximum number of tokens in a sentence, EOS included; None if unlimited."""
     if settings.positions in ("relative", "rotary"):
         return None
-    return max(POSITIONS, settings.max_positions) if settings.positions == "learned" else POSITIONS
+    return max(POSITION_ROWS, settings.max_positions) if settings.positions == "learned" else POSITION_ROWS
 
 
 class _SpecBuilder:
@@ -45,7 +43,8 @@ class _SpecBuilder:
         s = self._settings
         common: dict[str, Any] = {
             "num_heads": s.heads, "pre_norm": pre_norm(s), "rms_norm": s.norm == "rms",
-            "activation": specs.Activation[_ACTIVATIONS[s.feed_forward]], "ffn_glu": s.feed_forward not in ACTIVATIONS,
+            "activation": specs.Activation[ACTIVATION_NAMES[s.feed_forward]],
+            "ffn_glu": s.feed_forward not in ACTIVATIONS,
             "relative_position": s.positions == "relative"}
         if s.positions == "rotary":
             common |= {"rotary_dim": 0, "rotary_interleave": False}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from pkgutil import resolve_name
@@ -145,6 +145,34 @@ def transformer_settings(trained: TrainedModel, program: str) -> TransformerSett
         raise SettingsError(f"architecture={trained.run.architecture()}: {program} supports only the architecture "
                             "`transformer`; choose another --format.")
     return trained.model.settings
+
+
+CONSIDERED_SETTINGS = frozenset((
+    "activation_dropout", "attention_biases", "attention_dropout", "decoder_cell", "decoder_layers",
+    "embedding_dropout", "encoder_layers", "feed_forward", "filter_size", "first_position", "guided_alignment_heads",
+    "guided_alignment_layer", "guided_alignment_weight", "heads", "hidden_size", "initialization", "label_smoothing",
+    "lhuc", "max_distance", "max_positions", "norm", "norm_epsilon", "positions", "postprocess", "preprocess",
+    "r_drop_alpha", "residual_dropout", "softmax_sample", "source_end", "source_factor_size",
+    "source_factor_vocab_sizes", "source_factors", "source_vocab_size", "start", "target_vocab_size",
+    "tie_embeddings", "word_dropout"))
+"""Settings of a Transformer that every format considers: it expresses a setting, refuses some of its values, or knows
+that the setting affects only training."""
+
+
+def unconsidered_setting(settings: TransformerSettings, program: str, also: Collection[str] = ()) -> str:
+    """Return a clause with the first setting that a format would ignore; "" if it would ignore none.
+
+    A setting that a format does not consider must have its default, so that no export silently lacks a new setting.
+
+    Args:
+        settings: settings of the model.
+        program: the program that reads the format, for the message.
+        also: names of further settings that the format considers.
+    """
+    defaults = type(settings)()
+    return next((f"model.{name}={value}: {program} does not have this setting"
+                 for name, value in vars(settings).items()
+                 if name not in CONSIDERED_SETTINGS and name not in also and value != getattr(defaults, name)), "")
 
 
 @dataclass(frozen=True)

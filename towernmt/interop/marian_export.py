@@ -18,7 +18,7 @@ from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.text.text_lines import read_lines
 from towernmt.dataflow.vocabulary.base import EOS, SPECIAL_PIECES, Vocabulary
 from towernmt.interop.ctranslate2_sentences import limits_of
-from towernmt.interop.export import ExportJob, transformer_settings
+from towernmt.interop.export import ExportJob, transformer_settings, unconsidered_setting
 from towernmt.interop.marian_files import (
     DECODER,
     FEED_FORWARDS,
@@ -67,7 +67,8 @@ def check_marian_support(trained: TrainedModel, precision: str) -> TransformerSe
 def unsupported_by_marian(settings: TransformerSettings, precision: str) -> str:
     """Return a clause with the first setting that Marian cannot express in a precision; "" if it can express all."""
     rules = [*_RULES, *(_INT8_RULES if precision == "int8" else ())]
-    return next((text(settings) for fits, text in rules if not fits(settings)), "")
+    return unconsidered_setting(settings, "Marian") or next(
+        (text(settings) for fits, text in rules if not fits(settings)), "")
 
 
 def _without_dropout(sequence: str) -> str:

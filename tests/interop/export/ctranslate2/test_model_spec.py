@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,11 @@ from tests.variables import assign_random
 from towernmt.core.tf_compat import tf1
 from towernmt.dataflow.batches.batch import pad_sentences
 from towernmt.dataflow.vocabulary.base import BOS, SPECIAL_PIECES
-from towernmt.interop.ctranslate2_limits import unsupported_by_ctranslate2
+from towernmt.interop.ctranslate2_model_support import unsupported_by_ctranslate2
+from towernmt.interop.export import CONSIDERED_SETTINGS
+from towernmt.interop.marian_export import unsupported_by_marian
 from towernmt.models.interface import token_log_probabilities
-from towernmt.models.model_settings import TransformerSettings
+from towernmt.models.model_settings import TRANSFORMER_PRESETS, TransformerSettings
 from towernmt.models.transformer import Transformer
 
 SIZE, FACTORS = 20, [6, 7]
@@ -126,6 +130,29 @@ def test_the_attention_is_that_of_the_models_graph(changed: dict[str, Any], tmp_
     ({"decoder_cell": "ssru"}, "model.decoder_cell=ssru"),
     ({"preprocess": ""}, "model.preprocess='' with model.postprocess='dr'"),
     ({"postprocess": "drn"}, "model.postprocess='drn'"),
-    ({"postprocess": "d"}, "model.postprocess='d'")])
+    ({"postprocess": "d"}, "model.postprocess='d'"),
+    *(({name: "another"}, f"model.{name}=another: CTranslate2 supports only")
+      for name in ("positions", "norm", "start", "feed_forward", "source_factors", "tie_embeddings"))])
 def test_a_setting_that_ctranslate2_does_not_have_is_refused_by_its_name(changed: dict[str, Any], setting: str) -> None:
     assert setting in unsupported_by_ctranslate2(dataclasses.replace(PLAIN, **changed))
+
+
+@dataclasses.dataclass(frozen=True)
+class MoreSettings(TransformerSettings):
+    """Settings of a Transformer with one that no export considers."""
+
+    gate: bool = False
+
+
+@pytest.mark.parametrize(("problem", "base"), [
+    (unsupported_by_ctranslate2, PLAIN),
+    (functools.partial(unsupported_by_marian, precision="float32"), TransformerSettings(
+        **TRANSFORMER_PRESETS["student"]))], ids=["ctranslate2", "marian"])
+def test_a_setting_that_an_export_would_ignore_must_have_its_default(
+        problem: Callable[[TransformerSettings], str], base: TransformerSettings) -> None:
+    assert not problem(MoreSettings(**vars(base)))
+    assert "model.gate=True: " in problem(MoreSettings(**vars(base), gate=True))
+
+
+def test_the_settings_that_the_exports_consider_exist() -> None:
+    assert CONSIDERED_SETTINGS <= {field.name for field in dataclasses.fields(TransformerSettings)}

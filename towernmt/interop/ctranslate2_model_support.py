@@ -9,7 +9,7 @@ from towernmt.core.errors import SettingsError
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import factors_of
 from towernmt.interop.ctranslate2_loader import FACTOR_SEPARATOR, pieces_of_vocabulary
-from towernmt.interop.export import transformer_settings
+from towernmt.interop.export import transformer_settings, unconsidered_setting
 from towernmt.models.model_settings import TransformerSettings
 
 if TYPE_CHECKING:
@@ -37,6 +37,11 @@ def check_ctranslate2_support(trained: TrainedModel) -> TransformerSettings:
 
 def unsupported_by_ctranslate2(settings: TransformerSettings) -> str:
     """Return a clause with the first setting that CTranslate2 cannot express; "" if it can express all."""
+    if problem := unconsidered_setting(settings, "CTranslate2"):
+        return problem
+    for name, values in _CHOICES.items():
+        if (value := getattr(settings, name)) not in values:
+            return f"model.{name}={value}: CTranslate2 supports only {', '.join(values)}"
     return next((text(settings) for fits, text in _RULES if not fits(settings)), "")
 
 
@@ -45,6 +50,13 @@ def _sequences(settings: TransformerSettings) -> tuple[str, str]:
     return settings.preprocess.replace("d", ""), settings.postprocess.replace("d", "")
 
 
+ACTIVATION_NAMES = {"relu": "RELU", "swish": "SWISH", "gelu_sigmoid": "GELUSigmoid", "gelu_tanh": "GELUTanh",
+                    "glu": "Sigmoid", "swiglu": "SWISH", "geglu": "GELU"}
+"""CTranslate2's name of the activation in each kind of feed-forward layers."""
+_CHOICES = {"positions": ("sinusoidal", "learned", "relative", "rotary"), "norm": ("layer", "rms"),
+            "start": ("bos", "zero"), "feed_forward": tuple(ACTIVATION_NAMES), "source_factors": ("sum", "concat"),
+            "tie_embeddings": ("all", "target", "none")}
+"""The values of settings that CTranslate2 can express."""
 _RULES: Sequence[tuple[Callable[[TransformerSettings], bool], Callable[[TransformerSettings], str]]] = (
     (lambda s: s.decoder_cell == "attention",
      lambda s: f"model.decoder_cell={s.decoder_cell}: CTranslate2's decoder supports only self-attention"),
