@@ -173,7 +173,7 @@ def load_exported_model(model: Path | SavedRun, checkpoint: str | None, precisio
     precision = precision or precisions[0]
     if precision not in precisions:
         raise SettingsError(f"--precision {precision}: CTranslate2 supports {', '.join(precisions)}.")
-    with exported_run(ExportSpec(model, checkpoint, averaged, FORMAT, precision)) as (directory, prefix):
+    with exported_run(ExportSpec(model, checkpoint, averaged, precision)) as (directory, prefix):
         return ExportedModel(directory, device, threads), prefix
 
 

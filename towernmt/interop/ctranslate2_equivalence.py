@@ -119,4 +119,4 @@ class CTranslate2Engine(Generic[T]):
         return run.included_export(FORMAT, precision)
 
     def _export_spec(self, checkpoint: str) -> ExportSpec:
-        return ExportSpec(self._run, checkpoint, self._averaged, FORMAT, self._precision)
+        return ExportSpec(self._run, checkpoint, self._averaged, self._precision)

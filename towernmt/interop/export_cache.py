@@ -1,4 +1,7 @@
-"""Exports of runs for engines, cached in the directory of the run or in the user's cache."""
+"""Exports of runs to CTranslate2, cached in the directory of the run or in the user's cache.
+
+The cache does not depend on the code of the export: remove the folder `exports` of a run after a change of that code.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ from towernmt.core.errors import DataError
 from towernmt.core.files import is_undamaged, user_cache, write_checksums
 from towernmt.core.standard_streams import log_to_stderr
 from towernmt.core.temporary_directories import temporary_directory
+from towernmt.interop.ctranslate2_loader import FORMAT
 from towernmt.interop.export import export_model
 from towernmt.predict.lines.resumable import file_fingerprint
 
@@ -36,20 +40,18 @@ run is trained."""
 
 
 class ExportSpec(NamedTuple):
-    """The export that an engine needs.
+    """The export to CTranslate2 that an engine needs.
 
     Attributes:
         run: the run to export.
         checkpoint: an argument for `SavedRun.checkpoint`, or the prefix of a checkpoint's files.
         averaged: whether to export the moving averages of the weights.
-        format: a format of `towernmt export`.
         precision: precision of the weights.
     """
 
     run: SavedRun
     checkpoint: str | None
     averaged: bool
-    format: str
     precision: str
 
     def prefix(self) -> str:
@@ -69,7 +71,7 @@ class ExportSpec(NamedTuple):
         parts = (__version__, self.averaged, file_fingerprint(self.run.settings_file),
                  file_fingerprint(Path(f"{prefix}.index")))
         digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
-        name = f"{self.format}-{Path(prefix).parent.name}-{self.precision}-{digest}"
+        name = f"{FORMAT}-{Path(prefix).parent.name}-{self.precision}-{digest}"
         run_hash = hashlib.sha256(str(self.run.path.resolve()).encode()).hexdigest()[:12]
         return [self.run.path / CACHE / name, *(cache / CACHE / run_hash / name for cache in _user_caches())]
 
@@ -108,7 +110,7 @@ def exported_run(spec: ExportSpec) -> Iterator[tuple[Path, str]]:
 
     Raises:
         CheckpointError: the checkpoint does not exist.
-        SettingsError: the format cannot express the model.
+        SettingsError: CTranslate2 cannot express the model.
     """
     prefix = spec.prefix()
     directory = cached_export(spec._replace(checkpoint=prefix))
@@ -146,7 +148,7 @@ def _export(trained: TrainedModel, spec: ExportSpec, directory: Path) -> Path:
     if directory.exists() and not is_undamaged(directory):
         shutil.rmtree(directory, ignore_errors=True)
     with temporary_directory("export to CTranslate2", directory.parent) as new:
-        export = export_model(trained, spec.format, new / "export", precision=spec.precision)
+        export = export_model(trained, FORMAT, new / "export", precision=spec.precision)
         write_checksums(export)
         try:
             return export.rename(directory)

@@ -32,7 +32,6 @@ from towernmt.evaluate.comparison import bleu_difference
 from towernmt.evaluate.metrics import corpus_scores
 from towernmt.interop.ctranslate2_engine import CTranslate2Scorer, CTranslate2Translator
 from towernmt.interop.ctranslate2_equivalence import CTranslate2Engine
-from towernmt.interop.ctranslate2_loader import FORMAT
 from towernmt.interop.export_cache import ExportSpec, cached_export
 from towernmt.predict.lines.faults import FaultCounts
 from towernmt.predict.pair_scorer import PairScorer
@@ -260,7 +259,7 @@ class MeasuredCheckpoint:
         return opened
 
     def _int8_export(self) -> Path | None:
-        return cached_export(ExportSpec(self._run, self.checkpoint, self._averaged, FORMAT, INT8))
+        return cached_export(ExportSpec(self._run, self.checkpoint, self._averaged, INT8))
 
     def _validation_text(self) -> ValidationSet:
         """Return the first validation set of the data that the run was trained on.

@@ -29,7 +29,7 @@ def run(original_run: Path, tmp_path: Path) -> SavedRun:
 
 
 def export_spec(run: SavedRun, precision: str = "float32", averaged: bool = True) -> ExportSpec:
-    return ExportSpec(run, None, averaged, "ctranslate2", precision)
+    return ExportSpec(run, None, averaged, precision)
 
 
 def test_an_export_is_made_once_for_each_checkpoint_and_precision(run: SavedRun) -> None:
