@@ -9,6 +9,7 @@ import yaml
 
 from towernmt.cli.commands import COMMANDS
 from towernmt.core.settings import all_keys
+from towernmt.documents.formats.document_formats import SUFFIXES
 from towernmt.models import ARCHITECTURES
 from towernmt.predict.lines.line_options import ANSWER_FIELDS, NAMES
 from towernmt.run import default_settings
@@ -102,6 +103,11 @@ def test_each_option_of_a_json_line_has_its_row() -> None:
     rows = re.findall(r"^\| (`[^|]+`) \|", text_of(DOCS / "guide" / "line-options.md"), re.M)
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     assert {*NAMES, *ANSWER_FIELDS, "text", "factors"} <= named
+
+
+def test_each_suffix_of_a_document_has_its_row() -> None:
+    rows = re.findall(r"^\| (`\..+?) \|", text_of(DOCS / "guide" / "documents.md"), re.M)
+    assert {*SUFFIXES} <= {suffix for row in rows for suffix in re.findall(r"`(\.\w+)`", row)}
 
 
 def test_the_site_fetches_nothing_from_outside() -> None:

@@ -36,7 +36,8 @@ from towernmt.documents.alignment.matched_files import (
     match_folders,
     unread_sentences,
 )
-from towernmt.documents.formats.text_files import decode_file, file_content, naming_document
+from towernmt.documents.formats.document_formats import file_content, naming_document
+from towernmt.documents.formats.text_files import decode_file
 from towernmt.predict.lines.text_io import write_lines
 
 

@@ -15,7 +15,7 @@ from towernmt.cli.request_options import files_of_each_line, files_of_lines
 from towernmt.cli.translation_options import protection_of
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.text.language_codes import check_code
-from towernmt.documents.formats.text_files import (
+from towernmt.documents.formats.document_formats import (
     SUFFIXES,
     file_content,
     have_same_format,

@@ -6,6 +6,6 @@ from towernmt.core.startup import lazy_exports
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, {
     "alignment.document_aligner": ["SentenceTexts", "align_sentences"],
-    "formats.text_files": ["opener_of"],
+    "formats.document_formats": ["opener_of"],
     "segments": ["plain_text"],
 })

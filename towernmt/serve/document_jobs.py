@@ -20,7 +20,7 @@ from itertools import accumulate, takewhile
 from pathlib import PurePath
 
 from towernmt.dataflow.text.language_codes import Direction, base_code
-from towernmt.documents.formats.text_files import opener_of
+from towernmt.documents.formats.document_formats import opener_of
 from towernmt.documents.segments import Document, plain_text
 from towernmt.documents.translation import SplitSegments
 from towernmt.predict.lines.line_options import LineOptions

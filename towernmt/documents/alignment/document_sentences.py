@@ -18,16 +18,15 @@ from towernmt.dataflow.sources.message_catalogues import parse_po
 from towernmt.dataflow.sources.translation_memory import LINE_BREAK, variant_in, variants_of_units
 from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.text.language_codes import Direction, base_code, plain_code, two_letter_code
-from towernmt.documents.formats.office_archive import parse_xml
-from towernmt.documents.formats.text_files import (
+from towernmt.documents.formats.document_formats import (
     SUFFIXES,
-    decode_file,
     file_content,
-    has_words,
     is_plain_text,
     naming_document,
     opener_of,
 )
+from towernmt.documents.formats.office_archive import parse_xml
+from towernmt.documents.formats.text_files import decode_file, has_words
 from towernmt.documents.segments import spaced_text
 from towernmt.documents.source_sentences import sentences_of
 

@@ -1,27 +1,20 @@
-"""Common functions of text formats: encodings, slots for translations, wrapped lines, inline marks; and the registry.
-
-The registry maps the suffix of a file to the function that opens it.
-"""
+"""Common functions of text formats: encodings, slots for translations, wrapped lines, and inline marks."""
 
 from __future__ import annotations
 
 import bisect
 import codecs
-import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import PurePath
-from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 from towernmt.core.errors import DataError
 from towernmt.dataflow.text.text_lines import wide_encoding
-from towernmt.documents.segments import Document, Mark, Part, Segment, Shielded
+from towernmt.documents.segments import Mark, Part, Segment, Shielded
 
 _MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF32_LE, "utf-32-le"), (codecs.BOM_UTF32_BE, "utf-32-be"),
           (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
@@ -324,83 +317,3 @@ def pair_tags(tags: Sequence[tuple[str, Any] | None]) -> list[tuple[str, int]]:
                 result[other], result[number] = ("open", other), ("close", other)
                 break
     return result
-
-
-Opener = Callable[[bytes], Document]
-"""A function that returns the content of a file as a document. It raises DataError if the content is invalid or too
-large."""
-
-_FORMATS = {"plain:open_text": ".txt .text .log", "subtitles:open_srt": ".srt", "subtitles:open_vtt": ".vtt",
-            "gettext:open_po": ".po .pot", "markdown:open_markdown": ".md .markdown .mdown .mkdn .mkd .mdwn .rmd .qmd",
-            "markdown:open_mdx": ".mdx", "html:open_html": ".html .htm .xhtml .xht .shtml .shtm",
-            "docx:open_docx": ".docx .docm .dotx .dotm", "odt:open_odt": ".odt .ott"}
-"""The suffixes of each format, by the function that opens it; its module is imported on first use."""
-_OPENERS = {suffix: function for function, suffixes in _FORMATS.items() for suffix in suffixes.split()}
-SUFFIXES = tuple(_OPENERS)
-
-
-def opener_of(name: str) -> Opener:
-    """Return the function from the bytes of a file with this name to a `Document`.
-
-    Raises:
-        DataError: no format has the suffix.
-    """
-    suffix = _suffix(name)
-    if suffix not in _OPENERS:
-        kind = f"of the kind '{suffix[:20]}'" if suffix else "without a suffix"
-        raise DataError(f"Files {kind} cannot be translated: the supported suffixes are {', '.join(SUFFIXES)}.")
-    opener: Opener = resolve_name(f"towernmt.documents.formats.{_OPENERS[suffix]}")
-    return opener
-
-
-def is_plain_text(name: str) -> bool:
-    """Return whether a file with this name is plain text, without markup."""
-    return _OPENERS.get(_suffix(name)) == "plain:open_text"
-
-
-LARGEST_FILE = 200_000_000
-"""Maximum number of bytes of a document."""
-
-
-def file_content(name: str) -> bytes:
-    """Return the content of a document's file.
-
-    Raises:
-        DataError: the file cannot be read, or is too large.
-    """
-    try:
-        with open(name, "rb") as file:
-            content = file.read(LARGEST_FILE + 1)   # the size of a device is unknown
-    except OSError as error:
-        raise DataError(f"cannot read it ({error.strerror}).") from error
-    if len(content) > LARGEST_FILE:
-        size = max(os.path.getsize(name), len(content))
-        raise DataError(f"The file has {size // 1_000_000} MB: more than {LARGEST_FILE // 1_000_000} MB are not read.")
-    return content
-
-
-@contextmanager
-def naming_document(name: str) -> Iterator[None]:
-    """Add the name of a document to errors in the block."""
-    try:
-        yield
-    except DataError as error:
-        raise DataError(f"{name}: {error}") from error
-
-
-_OFFICE = (".docx", ".docm", ".dotx", ".dotm", ".odt", ".ott")
-"""Suffixes of files whose content names their kind, which programs compare with the suffix."""
-
-
-def have_same_format(name: str, other: str) -> bool:
-    """Return whether a file may have both names: suffixes of one format, such as `.pot` and `.po`.
-
-    Office documents need equal suffixes: Word does not open a document with macros as `.docx`, for example.
-    """
-    suffix, other_suffix = _suffix(name), _suffix(other)
-    return suffix == other_suffix or suffix in _OPENERS and suffix not in _OFFICE and (
-        _OPENERS[suffix] == _OPENERS.get(other_suffix))
-
-
-def _suffix(name: str) -> str:
-    return PurePath(name.replace("\\", "/")).suffix.lower()

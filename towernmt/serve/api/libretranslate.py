@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from towernmt.dataflow.text.language_codes import language_name
-from towernmt.documents.formats.text_files import SUFFIXES
+from towernmt.documents.formats.document_formats import SUFFIXES
 from towernmt.serve.api.native_documents import accept_document, file_response, parse_uploaded_file
 from towernmt.serve.language_detection import detect_languages
 from towernmt.serve.request_limits import RequestError, bad_request

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from towernmt.core.errors import DataError
+from towernmt.documents.formats.document_formats import opener_of
 from towernmt.documents.formats.office_archive import MOST_BYTES, MOST_MEMBERS, MOST_TAGS, MOST_XML
-from towernmt.documents.formats.text_files import opener_of
 
 TYPES = (b'<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types"><Override PartName="/d.xml" '
          b'ContentType="application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"/></Types>')

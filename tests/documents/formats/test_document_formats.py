@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from towernmt.core.errors import DataError
-from towernmt.documents.formats.text_files import have_same_format, opener_of
+from towernmt.documents.formats.document_formats import have_same_format, opener_of
 
 PO = b'msgid ""\nmsgstr ""\n\nmsgid "Haus"\nmsgstr ""\n'
 
