@@ -149,5 +149,7 @@ def read_fields(parameters: Parameters, other_names: tuple[str, ...]) -> dict[st
 
 def option_texts(fields: Mapping[str, Any]) -> list[str]:
     """Return all strings of a request that reach the model in addition to its texts: prefix, phrases and terms."""
-    prefix = [fields["prefix"]] if fields["prefix"] else []
-    return [*prefix, *fields["avoid"], *fields["constraints"], *chain.from_iterable(fields["glossary"].items())]
+    options = [(option, fields[name]) for name, option in OPTIONS.items() if option.help]
+    strings = [value for option, value in options if option.kind is str and value]
+    phrases = [phrase for option, value in options if option.kind is Sequence for phrase in value]
+    return [*strings, *phrases, *chain.from_iterable(fields["glossary"].items())]

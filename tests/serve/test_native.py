@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Sequence
 
 import pytest
 
 from tests.serve.echo_engine import Echo
+from towernmt.predict.lines.line_options import OPTIONS, LineOption
+from towernmt.serve.api.native_fields import option_texts
 from towernmt.serve.web.callers import Rates
 
 jsonschema = pytest.importorskip("jsonschema")
@@ -25,6 +28,14 @@ WRONG = [{}, {"text": 3}, {"text": "a", "n_best": 0}, {"text": "a", "n_best": "b
          {"text": "a", "constraints": ["b"] * 101}, {"text": "a", "glossary": {"b": "c" * 1025}},
          {"text": "a", "glossary": {"b" * 1025: "c"}},
          {"text": "a", "glossary": {f"b{number}": "c" for number in range(10_001)}}]
+
+
+def test_the_strings_of_each_option_of_a_line_count(monkeypatch):
+    monkeypatch.setitem(OPTIONS, "ending", LineOption(str, "a text", help="How the translation ends"))
+    monkeypatch.setitem(OPTIONS, "topics", LineOption(Sequence, "a list of texts", help="Topics of the text"))
+    fields = {"prefix": "a", "partial_word": True, "avoid": ["b", "c"], "constraints": ["d"], "glossary": {"e": "f"},
+              "ending": "g", "topics": ["h", "i"]}
+    assert sorted(option_texts(fields)) == list("abcdefghi")
 
 
 @pytest.fixture
