@@ -5,6 +5,8 @@ python docs/make_settings.py
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,21 +15,10 @@ from towernmt.core.settings import assigned, describe
 from towernmt.dataflow import PrepareSettings
 from towernmt.models import ARCHITECTURES, architecture
 from towernmt.run import default_settings
+from towernmt.run.resume import FIXED_KEYS
 from towernmt.run.run_settings import VOCABULARY_SIZES
 
 PAGE = Path(__file__).parent / "reference" / "settings.md"
-GROUPS = {
-    "data": "How data becomes batches and reaches the towers.",
-    "init": "Initial values of a new run, instead of random ones.",
-    "train": "How long to train, how to compute an update, and which variables to train.",
-    "optimizer": "The optimizer and its step size.",
-    "schedule": "How the learning rate depends on the step; [callbacks](../guide/callbacks.md) has the formulas.",
-    "validation": "When to validate the model, on which text, and with which score.",
-    "search": "How to search for translations in validation, and in `towernmt translate` unless its options differ.",
-    "checkpoint": "When to write checkpoints and which of them to keep.",
-    "log": "Output to the log and to TensorBoard.",
-    "recovery": "How to react when training diverges or a batch does not fit into memory.",
-}
 HEAD = """\
 # Settings
 
@@ -41,25 +32,28 @@ towernmt train --data data/de-en --logdir runs/de-en --config mine.yaml --set tr
 `settings.yaml` of the run, `--config FILE` (YAML, nested or with dotted keys), and `--set key=value ...`. A value is
 YAML: `none`, `true`, `1e-3`, `["a, b", c]`. Text needs no quotes, and a list may also be written as `a,b`.
 `train={steps: 5}` sets keys of a group. An unknown key or a value of the wrong type is an error.
-
-Once a run has checkpoints, its `model.*` settings (except dropout and label smoothing), `optimizer.name`,
-`optimizer.ema_decay`, `optimizer.adafactor_momentum`, `train.only` and `train.freeze` are fixed.
+[Callbacks](../guide/callbacks.md#learning-rate) has the formulas of the schedules.
 
 (`python docs/make_settings.py` generates this page from the dataclasses.)
+"""
+FIXED = f"""\
+Once a run has checkpoints, these settings are fixed: `model.*`, except dropout and label smoothing;
+{", ".join(f"`{key}`" for key in FIXED_KEYS)}.
 """
 
 
 def page() -> str:
     """Return the Markdown text of the page."""
-    parts = [HEAD]
+    parts = [HEAD, FIXED]
     for name in ARCHITECTURES:
         kind = architecture(name)
         rows = [row for row in describe(kind.settings(), "model.") if row[0] not in VOCABULARY_SIZES]
         parts.append(f"## model.* of `{name}`\n\n" + _table(rows))
         parts.append(_presets(kind))
-    settings = default_settings()
-    for group, text in GROUPS.items():
-        parts.append(f"## {group}.*\n\n{text}\n\n" + _table(describe(getattr(settings, group), f"{group}.")))
+    for name, group in vars(default_settings()).items():
+        if name != "model" and dataclasses.is_dataclass(group):
+            purpose = (inspect.getdoc(group) or "").splitlines()[0]
+            parts.append(f"## {name}.*\n\n{purpose}\n\n" + _table(describe(group, f"{name}.")))
     rows = [(f"--{key.replace('_', '-')}", value, text) for key, value, text in describe(PrepareSettings()) if text]
     needed = "`--source` and `--output` are required, and `--target` if `--source` is a text file."
     parts.append(f"## towernmt prepare\n\n{needed}\n\n" + _table(rows))

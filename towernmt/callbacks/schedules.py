@@ -179,7 +179,7 @@ SCHEDULES = (*RATES, PLATEAU)
 
 @dataclass
 class ScheduleSettings:
-    """How the learning rate changes with the step (`schedule.*`)."""
+    """How the learning rate depends on the step."""
 
     name: str = setting("inverse_square_root", "Learning-rate schedule.", choices=SCHEDULES)
     warmup_steps: int = setting(4000, "Updates of linear warm-up from 0; 0 for none.", at_least=0)

@@ -9,7 +9,7 @@ from towernmt.core.settings import setting
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """Name and parameters of the optimizer."""
+    """The optimizer, its step size, and a moving average of the weights."""
 
     name: str = setting("adam", "optimizer; lazyadam is Adam that skips rows of embeddings without a gradient",
                         choices=("adam", "adamw", "lazyadam", "adafactor", "lamb", "muon", "sgd"))

@@ -23,7 +23,7 @@ VOCABULARY_SIZES = ("model.source_vocab_size", "model.target_vocab_size", "model
 
 @dataclass
 class DataSettings(StreamBatchSettings):
-    """How the data are batched and fed to the towers."""
+    """How data become batches and reach the towers."""
 
     memory_gb: float = setting(
         0.0, "memory limit of a step in GiB, for each GPU: use the largest batch_tokens that fits, measured when the "
@@ -34,7 +34,7 @@ class DataSettings(StreamBatchSettings):
 
 @dataclass
 class TrainSettings:
-    """How long to train, how an update is computed, and which variables are trained."""
+    """How long to train, how to compute an update, and which variables to train."""
 
     steps: int = setting(0, "maximum number of updates; 0 for no limit", at_least=0)
     epochs: int = setting(0, "maximum number of passes over the data; 0 for no limit", at_least=0)
@@ -83,7 +83,7 @@ class TrainSettings:
 
 @dataclass
 class InitSettings:
-    """Initial values of a new run in place of random ones."""
+    """Initial values of a new run, instead of random ones."""
 
     checkpoint: str = setting(
         "", "initialize from the parameters of another run: its directory, one of its checkpoints, or a package")
@@ -102,7 +102,7 @@ class InitSettings:
 
 @dataclass
 class ValidationSettings:
-    """When and on which sentences the model is validated, and by which metric."""
+    """When to validate the model, on which sentences, and by which metric."""
 
     steps: int = setting(
         1000, "interval of validations in updates; a validation translates and scores the validation sets; 0: do not "
@@ -121,7 +121,7 @@ class ValidationSettings:
 
 @dataclass
 class CheckpointSettings:
-    """When checkpoints are written, and which of them are kept."""
+    """When to write checkpoints, and which of them to keep."""
 
     steps: int = setting(1000, "interval of checkpoints in updates; 0: do not save by updates", at_least=0)
     minutes: float = setting(0.0, "interval of checkpoints in minutes; 0: do not save by minutes", at_least=0)
@@ -134,7 +134,7 @@ class CheckpointSettings:
 
 @dataclass
 class LogSettings:
-    """Contents of the log and of TensorBoard."""
+    """Output to the log, to TensorBoard and to an experiment tracker."""
 
     steps: int = setting(50, "interval of progress lines and of the model's own summaries, in updates", at_least=1)
     attention_pictures: int = setting(
@@ -150,7 +150,7 @@ class LogSettings:
 
 @dataclass
 class RecoverySettings:
-    """Reactions to a diverging training, and to a batch that does not fit into memory."""
+    """How to react when training diverges, or when a batch does not fit into memory."""
 
     on_divergence: str = setting(
         "stop", "reaction to a loss or gradient that is not finite: stop, or rollback to the last checkpoint and "

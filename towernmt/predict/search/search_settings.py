@@ -15,7 +15,7 @@ GRAPH = "graph"
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """Settings of the search for translations: the settings `search.*` of a run.
+    """How to search for translations in validation, and in `towernmt translate` unless its options differ.
 
     Raises:
         SettingsError: a value is not valid.
