@@ -212,6 +212,26 @@ def test_padding_with_an_option_changes_neither_loss_nor_gradients(results):
         np.testing.assert_allclose(narrow, wide, rtol=1e-4, atol=1e-5)
 
 
+class Turned(Transformer):
+    """A Transformer whose self-attention has rotary positions, whatever `model.positions` is."""
+
+    def pair_positions(self):
+        return RotaryPositions()
+
+
+def test_a_model_with_custom_positions_in_self_attention_adds_none_to_the_embeddings(graph):
+    logits = []
+    models = Turned(TransformerSettings(**SIZES)), Transformer(TransformerSettings(**SIZES, positions="rotary"))
+    for index, model in enumerate(models):
+        with tf1.variable_scope("", reuse=index > 0), PredictTowerContext(f"model{index}"):
+            memory = model.encode(tf.constant(SOURCE), tf.constant(SOURCE_LENGTH))
+            logits.append(model.decode(memory, shift_right(tf.constant(TARGET))))
+    with tf1.Session() as session:
+        tiny.scramble(session, 0.3)
+        custom, rotary = session.run(logits)
+    np.testing.assert_allclose(custom, rotary, rtol=1e-6)
+
+
 @pytest.mark.parametrize("length", [1, 2, 6])
 def test_every_pair_of_words_gets_the_vector_of_its_distance(graph, length):
     random = np.random.default_rng(length)

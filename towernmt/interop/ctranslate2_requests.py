@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import cache
 from typing import Any, NamedTuple
 
 from towernmt.core.errors import DataError, SettingsError
@@ -117,7 +116,7 @@ def _unsupported_input(inputs: Collection[str]) -> tuple[str, str] | None:
 
 def _settings(search: SearchSettings, inputs: Collection[str]) -> Mapping[str, tuple[Any, str]]:
     """Return the settings with only one supported value: in general, and in combination with other options."""
-    in_general = _single_values(type(search))
+    in_general = _single_values(search)
     if search.selection == "sampling":
         supported = {**in_general, "seed": (SearchSettings.seed, SEED),
                      "epsilon": (0.0, "it has no minimum probability of sampled tokens")}
@@ -129,10 +128,9 @@ def _settings(search: SearchSettings, inputs: Collection[str]) -> Mapping[str, t
     return supported
 
 
-@cache
-def _single_values(kind: type[SearchSettings]) -> Mapping[str, tuple[Any, str]]:
+def _single_values(search: SearchSettings) -> Mapping[str, tuple[Any, str]]:
     """Return `SUPPORTED_VALUES`, and the defaults of the settings that CTranslate2 does not have."""
-    missing = {field.name: (field.default, "it does not have this setting") for field in dataclasses.fields(kind)
+    missing = {field.name: (field.default, "it does not have this setting") for field in dataclasses.fields(search)
                if field.name not in EXPRESSED_SETTINGS}
     return {**missing, **SUPPORTED_VALUES}
 

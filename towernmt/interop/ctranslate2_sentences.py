@@ -10,6 +10,7 @@ import numpy as np
 
 from towernmt.dataflow.vocabulary.base import BOS, PAD
 from towernmt.predict.search.search_settings import SearchSettings
+from towernmt.predict.search.surfaces import WORD_BREAK
 
 EXACT_PATIENCE, PREFIX_PATIENCE, NO_END = 2.0, 4.0, 1e4
 """Number of finished hypotheses that ends a search, divided by the beam size: for `stopping=exact`, the same after an
@@ -17,7 +18,6 @@ EXACT_PATIENCE, PREFIX_PATIENCE, NO_END = 2.0, 4.0, 1e4
 MAX_PENALTY = 1.0
 """Maximum length penalty with which `EXACT_PATIENCE` finds the best hypothesis. A higher one favours hypotheses that
 end long after the first ones (docs/notes/translation-speed.md)."""
-WORD_BREAK = -1     # as in the graph's processor
 Ids = tuple[int, ...]
 
 

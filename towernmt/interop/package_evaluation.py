@@ -121,8 +121,8 @@ def evaluate_package(package: Path, trained: TrainedModel, contents: PackageCont
                                                    test.reference, int8_scorer.max_length))
          for test, lines in zip(tests, texts, strict=True)]
         for scorer, texts in ((Scorer(run, device="cpu"), translations), (int8_scorer, int8_translations)))
-    losses = [int8_loss(float32, int8, [test.reference], target_language)
-              for float32, int8, test in zip(float32_results, int8_results, tests, strict=True)]
+    losses = [int8_loss(float32_result, int8_result, [test.reference], target_language)
+              for float32_result, int8_result, test in zip(float32_results, int8_results, tests, strict=True)]
     default = default_on_processors(losses)
     contents.manifest = dataclasses.replace(contents.manifest, processor_precision=default)
     if default == INT8:

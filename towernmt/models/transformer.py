@@ -300,7 +300,7 @@ class Transformer(ConfiguredModel):
         return shared_table(role, self.settings.tie_embeddings, size, self.settings.hidden_size)
 
     def _embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Scale embeddings and add positions, unless self-attention uses relative or rotary positions.
+        """Scale embeddings and add positions, unless `pair_positions` returns those of self-attention.
 
         Args:
             x: embeddings float32 `[batch, length, depth]`.
@@ -311,7 +311,7 @@ class Transformer(ConfiguredModel):
         """
         s = self.settings
         x *= s.hidden_size ** 0.5
-        if s.positions in ("relative", "rotary"):
+        if self.pair_positions() is not None:
             return dropout(x, s.embedding_dropout, "embedding")
         if s.positions == "learned":
             signal = tf.gather(embedding_table(s.max_positions, s.hidden_size, "positions"),

@@ -19,7 +19,7 @@ FIXED_KEYS = ("optimizer.name", "optimizer.ema_decay", "optimizer.adafactor_mome
 
 
 def check_resumable(run: RunDirectory, settings: Settings) -> None:
-    """Refuse to resume a run with another architecture, which would not fit its checkpoints.
+    """Refuse to resume a run with another architecture, or with other settings that determine its variables.
 
     Raises:
         SettingsError: names the first setting that differs.

@@ -50,7 +50,7 @@ class FormatStrings:
     numbers: str = ""
 
     def is_escaped_sign(self, placeholder: str) -> bool:
-        """Return whether a match of the pattern is an escaped sign, not a placeholder."""
+        """Return whether a match of the pattern is not a placeholder: an escaped sign, or `%m` without an argument."""
         return placeholder in ("%%", "{{", "}}", "''", "~~", "~%", "~\n", "%m", "%<", "%>", "%'")
 
     def takes_next(self, placeholder: str) -> bool:
@@ -121,6 +121,7 @@ def format_strings(flags: Iterable[str]) -> FormatStrings | None:
 _PLACEHOLDER, _TAG = 0xF0000, 0xF8000
 """First private-use characters for placeholders and tags, which thus are not divided when lines are separated."""
 _MOST = 0x7000
+"""Maximum number of placeholders of a text, and of tags."""
 _FILL = "\U0010fffd"
 """Fills a placeholder's character up to the length of the placeholder, so that wrapped lines keep their width."""
 _PRIVATE = re.compile("[\U000f0000-\U0010ffff]")
@@ -139,7 +140,10 @@ _ENTITY = re.compile(r"&(?:\w{2,31}|#\w{1,8});")
 _ACCELERATORS = {
     "&": re.compile(r"(?<!&)&(?!(?<=[A-Z\d]&)[A-Z\d])(?=[^\W_])"), "~": re.compile(r"(?<!~)~(?=[^\W_])"),
     "_": re.compile(r"(?<!\w)_(?=[^\W_])|(?:(?<=\b[A-Z])|(?<=\b[A-Z][a-z])|(?<=\b[A-Z][a-z]{2}))_(?=[a-z])")}
+"""By the sign of a keyboard shortcut: the sign before the letter of the shortcut. A sign within a name, as in `A&B` or
+`max_size`, marks no letter."""
 _LONGEST_LABEL = 60
+"""Maximum number of characters of a label; longer texts have no keyboard shortcut."""
 
 
 class CatalogueText:

@@ -19,14 +19,13 @@ from towernmt.predict.lines.line_options import PLAIN, LineOptions, LineRequest
 from towernmt.predict.lines.terminology import AnchoredPhrase, Term, Terminology, WritableTerms, phrase_ids
 from towernmt.predict.lines.words_of_lines import Cut
 from towernmt.predict.search.search_settings import SearchSettings
-from towernmt.predict.search.surfaces import Surfaces
+from towernmt.predict.search.surfaces import WORD_BREAK, Surfaces
 
 SEGMENTATIONS = 20
 """Maximum number of segmentations of an avoided phrase that are excluded, shortest first."""
 LONGEST_PHRASE = 1_000
 """Maximum number of characters of an avoided phrase, and of a partial word: no translation has longer ones."""
 _REMEMBERED = 10_000    # phrases: each line of a long input may avoid different ones
-_WORD_BREAK = -1  # as in the processor
 
 
 class TargetText:
@@ -130,9 +129,9 @@ class TargetText:
         best_ids = self._vocabulary.encode(text)
         ways = [best_ids, *surfaces.segmentations(text, True, SEGMENTATIONS)]
         if not at_beginning and surfaces.marks_before:
-            ways += [[_WORD_BREAK, *ids] for ids in surfaces.segmentations(text, False, SEGMENTATIONS)]
+            ways += [[WORD_BREAK, *ids] for ids in surfaces.segmentations(text, False, SEGMENTATIONS)]
         elif not at_beginning and self._vocabulary.kind == "bpe-codes":
-            ways = [[_WORD_BREAK, *ids] for ids in ways]
+            ways = [[WORD_BREAK, *ids] for ids in ways]
         return [list(ids) for ids in dict.fromkeys(map(tuple, ways)) if UNK not in ids and ids]
 
 

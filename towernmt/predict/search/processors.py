@@ -14,6 +14,7 @@ from towernmt.models.kernels import padded_tensor
 from towernmt.predict.search.decoding_interfaces import LogitsProcessor, TokenFilter
 from towernmt.predict.search.distribution import NEG_INF
 from towernmt.predict.search.step_context import StepContext
+from towernmt.predict.search.surfaces import WORD_BREAK
 
 
 def contained_in_row(ids: Tensor, vocabulary_size: int) -> Tensor:
@@ -165,8 +166,6 @@ class Temperature(LogitsProcessor):
                           - tf.reduce_logsumexp(divided, axis=1, keepdims=True))
 
 
-WORD_BREAK = -1
-"""First token of a phrase: matches any token after which a word may begin, and the beginning."""
 _NO_TOKEN = -2
 
 

@@ -19,6 +19,8 @@ from towernmt.dataflow.vocabulary.sentencepiece_model import SPACE
 
 SPACE_MARK = b"\xff"
 """A space in the text of tokens. It is not a byte of UTF-8, so that no character contains it."""
+WORD_BREAK = -1
+"""First token of a phrase in the input `avoid`: matches any token after which a word may begin, and the beginning."""
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
 
 
