@@ -19,7 +19,7 @@ def with_numbers_of_placeholders(sentence: SourceSentence, atoms: Sequence[Targe
 
     A model may translate `X1` as `1`, and also damage numbers: it writes `91` for `X1`, or `255` for the placeholder
     `25`. Then there must be as many such numbers as missing placeholders. It may also join the number to a word, as in
-    `costs111`, from which it is removed.
+    `costs111`, from which it is removed. The number of `y_1` belongs to this name.
 
     Args:
         sentence: the source.
@@ -43,7 +43,8 @@ def with_numbers_of_placeholders(sentence: SourceSentence, atoms: Sequence[Targe
                 divided.append(replace(atom, text=match[2], space=False))
         atoms = divided
     foreign_indices = [index for index, atom in enumerate(atoms)
-                       if missing and atom.stands_for is None and atom.text.isdigit() and atom.text not in known_texts]
+                       if missing and atom.stands_for is None and atom.text.isdigit() and atom.text not in known_texts
+                       and not _is_subscript(atoms, index)]
     sources_by_index = {index: missing[atoms[index].text] for index in foreign_indices if atoms[index].text in missing}
     if len(foreign_indices) == len(missing) and len(sources_by_index) < len(missing):
         sources_by_index = dict(zip(foreign_indices, missing.values(), strict=True))
@@ -55,3 +56,8 @@ def with_numbers_of_placeholders(sentence: SourceSentence, atoms: Sequence[Targe
             new_atoms[index] = replace(atoms[index], space=index > 0 and space, stands_for=source, sources=[source])
             present.add(source)
     return [atom for index, atom in enumerate(new_atoms) if index not in end_indices or atom.stands_for is not None]
+
+
+def _is_subscript(atoms: Sequence[TargetAtom], index: int) -> bool:
+    """Return whether an atom follows an underscore in the same word."""
+    return index > 0 and not atoms[index].space and atoms[index - 1].text.endswith("_")
