@@ -28,6 +28,7 @@ class SeaweedFS:
     def __init__(self, directory: Path) -> None:
         weed = find_weed()
         self.directory = directory
+        self._client: Any = None
         (directory / "data").mkdir(parents=True)
         config = directory / "s3.json"
         config.write_text(json.dumps({"identities": [
@@ -57,13 +58,16 @@ class SeaweedFS:
             raise
 
     def client(self) -> Any:
-        """Return a boto3 client with all permissions."""
+        """Return a boto3 client with all permissions, always the same one, because it takes long to make."""
         import boto3
         from botocore.config import Config
 
-        return boto3.session.Session().client(
-            "s3", endpoint_url=self.url, region_name="us-east-1", aws_access_key_id=ACCESS_KEY,
-            aws_secret_access_key=SECRET_KEY, config=Config(retries={"total_max_attempts": 1}, read_timeout=PATIENCE))
+        if self._client is None:
+            self._client = boto3.session.Session().client(
+                "s3", endpoint_url=self.url, region_name="us-east-1", aws_access_key_id=ACCESS_KEY,
+                aws_secret_access_key=SECRET_KEY,
+                config=Config(retries={"total_max_attempts": 1}, read_timeout=PATIENCE))
+        return self._client
 
     def new_bucket(self) -> str:
         """Create an empty bucket, and return its name."""
