@@ -412,7 +412,7 @@ def test_a_dry_run_prints_settings_and_a_forecast_and_writes_nothing(data, tmp_p
     updates = re.fullmatch(r"Training: about (\d+) updates, 3\.0 passes over the corpus; it.* end .*", lines[-3])
     pass_tokens = PreparedData(str(data)).target_tokens + PreparedData(str(data)).pairs
     assert updates is not None and int(updates[1]) == pytest.approx(3 * pass_tokens / 100, rel=0.1)
-    assert lines[-2].startswith("Memory: 1.5 GiB (measured on the largest batches of data.batch_tokens=100")
+    assert lines[-2].startswith("Memory: 1.50 GiB (measured on the largest batches of data.batch_tokens=100")
     assert lines[-1] == "Nothing was trained or written."
 
 
