@@ -405,7 +405,7 @@ def test_a_dry_run_prints_settings_and_a_forecast_and_writes_nothing(data, tmp_p
     monkeypatch.setattr(forecast, "peak_of_step", lambda *_: 3 << 29)
     monkeypatch.setattr(forecast, "product_rates", lambda gpus: ProductRates(1e11, 1e11))
     status = main(["train", "--data", str(data), "--logdir", str(tmp_path / "run"), "--dry-run", "--set", *SMALL,
-                   "train.epochs=3"])
+                   "train.epochs=3", "train.precision=float32"])
     lines = capsys.readouterr().out.splitlines()
     assert status == 0 and not (tmp_path / "run").exists()
     assert any(line.startswith("Automatic setting: schedule.name=budget, because ") for line in lines)
@@ -441,5 +441,5 @@ def test_a_dry_run_of_a_resumed_run_counts_what_it_has_made(six_steps, data, mon
 def test_a_dry_run_refuses_what_a_run_would_refuse(data, capsys):
     for settings, message in ((["train.steps=-1"], "train.steps=-1"),
                               (["checkpoint.average=3", "checkpoint.keep=2"], "checkpoint.average=3 needs")):
-        assert main(["train", "--data", str(data), "--dry-run", "--set", *settings]) == 1
+        assert main(["train", "--data", str(data), "--dry-run", "--set", "train.precision=float32", *settings]) == 1
         assert message in capsys.readouterr().err
