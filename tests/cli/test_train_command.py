@@ -17,7 +17,7 @@ from towernmt.cli.run_options import defaults_mode, settings_sources, workers_of
 from towernmt.core.errors import CheckpointError
 from towernmt.core.settings import apply_overrides, save_yaml
 from towernmt.dataflow.preparation.prepared_data import PreparedData
-from towernmt.run import forecast, resolve
+from towernmt.run import forecast
 from towernmt.run.automatic_settings import apply_automatic_settings
 from towernmt.run.directory import RunDirectory
 from towernmt.run.product_rates import ProductRates
@@ -402,8 +402,7 @@ def test_a_custom_model_is_recognised_as_that_of_the_initial_run_under_another_p
 
 def test_a_dry_run_prints_settings_and_a_forecast_and_writes_nothing(data, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(forecast, "peak_of_step", lambda *_: 3 << 29)
-    for user in (forecast, resolve):    # the second one for settings, of a processor that multiplies bfloat16
-        monkeypatch.setattr(user, "product_rates", lambda gpus: ProductRates(1e11, 1e11))
+    monkeypatch.setattr(forecast, "product_rates", lambda gpus: ProductRates(1e11, 1e11))
     status = main(["train", "--data", str(data), "--logdir", str(tmp_path / "run"), "--dry-run", "--set", *SMALL,
                    "train.epochs=3", "train.precision=float32"])
     lines = capsys.readouterr().out.splitlines()
