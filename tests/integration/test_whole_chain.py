@@ -75,7 +75,7 @@ def test_a_finished_run_started_again_ends_at_once_with_status_0(learned, corpus
     assert {path: path.stat().st_mtime_ns for path in checkpoints.rglob("*")} == before
 
 
-@pytest.mark.slow       # `.ci/smoke` does the same with each Python
+@pytest.mark.slow       # `.ci/smoke` does the same with other Pythons
 def test_a_run_of_two_towers_resumes_with_one(corpus, start, arguments, tiny, variables, tmp_path):
     logdir = tmp_path / "run"
     settings = [*tiny, "validation.steps=0", "checkpoint.steps=4"]
