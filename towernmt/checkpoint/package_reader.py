@@ -14,7 +14,6 @@ import io
 import math
 import struct
 import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -25,7 +24,7 @@ import numpy as np
 
 from towernmt.core.directories import PACKAGE_MANIFEST
 from towernmt.core.errors import CheckpointError
-from towernmt.core.files import checked_name
+from towernmt.core.files import DAMAGED_ZIP, checked_name, has_package_manifest
 from towernmt.core.structured_files import JSONError, Natural, load_json, typed_value
 
 FORMAT = "towernmt-package"
@@ -249,9 +248,6 @@ _LARGEST_MANIFEST = 1 << 26
 _CHUNK = 1 << 20
 _FILES, _FOLDERS = (CARD, CARD_TEXT, SETTINGS, SHORTLIST), (VOCABULARY, CODE, WEIGHTS, EXPORTS)
 """The files and folders of a package; others could overwrite the caches in its unpacked folder."""
-_DAMAGED = (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, struct.error, zlib.error,
-            UnicodeDecodeError, OverflowError)
-"""Exceptions of `zipfile` at a file that is damaged or not a zip file."""
 
 
 def is_package(location: str | Path) -> bool:
@@ -266,15 +262,6 @@ def is_package(location: str | Path) -> bool:
         with path.open("rb") as file:
             return file.read(4) == b"PK\x03\x04"
     except OSError:
-        return False
-
-
-def has_manifest(location: str | Path) -> bool:
-    """Return whether a file is a zip file with the manifest of a package, unlike other zip files such as documents."""
-    try:
-        with zipfile.ZipFile(location) as archive:
-            return MANIFEST in archive.namelist()
-    except (OSError, *_DAMAGED):
         return False
 
 
@@ -398,7 +385,7 @@ class Package:
         """Turn exceptions of `zipfile` and of the file system into a `CheckpointError`."""
         try:
             yield
-        except _DAMAGED as error:
+        except DAMAGED_ZIP as error:
             reason = " ".join(str(error).split())[:100] or type(error).__name__
             if name:
                 raise CheckpointError(f"{self.path}: {name} is damaged ({reason}): {_AGAIN}") from None
@@ -417,7 +404,7 @@ def packaged_shortlist(file: str | Path) -> bytes | None:
     Raises:
         CheckpointError: the package is damaged, or has no shortlist.
     """
-    if not has_manifest(file):
+    if not has_package_manifest(file):
         return None
     package = Package(file)
     try:

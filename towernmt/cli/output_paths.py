@@ -11,14 +11,13 @@ import glob
 import os
 import re
 import stat
-import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from towernmt.cli.commands import COMMANDS, Output
-from towernmt.core.directories import PACKAGE_MANIFEST
 from towernmt.core.errors import DataError, SettingsError
+from towernmt.core.files import has_package_manifest
 from towernmt.predict.lines.output_file import STDIN, STDOUT, check_apart, descriptor_of
 
 NO_PATHS = frozenset(
@@ -108,7 +107,7 @@ def _check_replaceable(declaration: Output, name: str, output: str, is_regular: 
     if declaration.is_replaced and (not is_regular or descriptor_of(output) is not None):
         raise SettingsError(f"{name} {output} is a pipe, a device or a standard stream, which the file would replace: "
                             "pass a regular file.")
-    if is_regular and not declaration.may_be_package and _is_package(output):
+    if is_regular and not declaration.may_be_package and has_package_manifest(output):
         raise SettingsError(f"{name} {output} is a package, which would be replaced: pass another path.")
 
 
@@ -120,14 +119,6 @@ def _check_folder(name: str, output: str, makes_folder: bool) -> None:
     existing_parent = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if not (existing_parent.is_dir() and os.access(existing_parent, os.W_OK | os.X_OK)):
         raise SettingsError(f"{name} {output}: {existing_parent} is not a writable directory: pass another path.")
-
-
-def _is_package(path: str) -> bool:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return PACKAGE_MANIFEST in archive.namelist()
-    except (OSError, ValueError, zipfile.BadZipFile):
-        return False
 
 
 def _refuse_closed_streams(command: str, options: argparse.Namespace, closed_streams: Collection[str]) -> None:

@@ -14,14 +14,16 @@ import json
 import os
 import re
 import shutil
+import struct
 import threading
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from towernmt.core.directories import try_lock
+from towernmt.core.directories import PACKAGE_MANIFEST, try_lock
 from towernmt.core.errors import DataError
 from towernmt.core.structured_files import read_json
 
@@ -198,6 +200,20 @@ def path_inside(directory: str | Path, name: str, origin: str) -> Path:
         raise DataError(f"{origin} names the file {name!r}, but {path} leads out of {directory} by a link: remove the "
                         "link.")
     return path
+
+
+DAMAGED_ZIP = (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, struct.error, zlib.error,
+               UnicodeDecodeError, OverflowError)
+"""Exceptions of `zipfile` at a file that is damaged or not a zip file."""
+
+
+def has_package_manifest(file: str | Path) -> bool:
+    """Return whether a file is a zip file with the manifest of a package, unlike other zip files such as documents."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return PACKAGE_MANIFEST in archive.namelist()
+    except (OSError, *DAMAGED_ZIP):
+        return False
 
 
 def fixed_entry(name: str, compression: int = zipfile.ZIP_STORED) -> zipfile.ZipInfo:

@@ -16,10 +16,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from towernmt.checkpoint.package_reader import has_manifest
 from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import SettingsError
-from towernmt.core.files import copy_access, write_text
+from towernmt.core.files import copy_access, has_package_manifest, write_text
 from towernmt.core.settings import apply_overrides
 from towernmt.dataflow.batches.training_data import TrainingData, is_prepared, with_general_data
 from towernmt.dataflow.preparation.preparation import prepare
@@ -142,7 +141,7 @@ def _check_output(job: AdaptationJob) -> None:
     if job.output.exists() and model.exists() and job.output.samefile(model):
         raise SettingsError(f"--output {job.output} is the file of --model, which the adapted model would replace: "
                             "pass another file, because each adaptation begins with the original model.")
-    if job.output.exists() and not has_manifest(job.output):
+    if job.output.exists() and not has_package_manifest(job.output):
         raise SettingsError(f"--output {job.output} exists and is not a package, so the adapted model would replace "
                             "another file: pass another path, or remove the file.")
 
