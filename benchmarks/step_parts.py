@@ -37,7 +37,7 @@ WARM = 4
 def main(arguments: list[str] | None = None) -> None:
     """Measure one training and print its record."""
     options = parser().parse_args(arguments)
-    # As many threads as processors, else the times of operations would include those of others on the same processor.
+    # With more threads than processors, the time of an operation would include that of others on its processor.
     os.environ["TF_NUM_INTEROP_THREADS"] = str(processors())
     changes = {"softmax_sample": options.softmax_sample} if options.softmax_sample else {}
     trace = Trace()

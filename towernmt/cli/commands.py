@@ -43,7 +43,7 @@ class Command(NamedTuple):
         example: lines for a shell.
         outputs: the options that name an output, by their destination. All other options that name paths are inputs.
         prints: whether the results go to standard output.
-        instead_of_stdout: the option that sends these results to a file; "" if there is none.
+        instead_of_stdout: the option that sends these results to a file, or "".
         instead_of_stdin: for a command that reads standard input, the options that name files to read instead.
     """
 

@@ -48,7 +48,7 @@ def as_type(kind: Any, value: Any) -> Any:
 
 
 def _as_number(kind: Any, value: Any) -> Any:
-    """Return a value as `int` or `float`; `WRONG` if it is no such number."""
+    """Return a value as `int` or `float`; `WRONG` if it is not such a number."""
     try:
         if kind is int and isinstance(value, str) and not value.strip().lstrip("+-").replace("_", "").isdecimal():
             value = float(value)        # 1e4

@@ -24,8 +24,6 @@ HASH_TENTHS = {"test": range(2), "valid": range(2, 3), "train": range(3, 10)}
 """For each split of the corrections, the remainders of the hash of a source divided by ten."""
 MIN_CORRECTIONS = {"test": 10, "valid": 5, "train": 20}
 """Minimum number of corrections of each split."""
-
-
 _QUOTED = re.compile('"(?:[^"]|"")*"')
 """A field in quotes as in CSV, whose own quotes are doubled."""
 
@@ -97,7 +95,7 @@ def _fields(line: str) -> list[str]:
     """Return the fields of a line, without the quotes that a spreadsheet program has added when it saved the file.
 
     Spreadsheet programs put fields with quotes into quotes, or all fields. A server adds no quotes, so a sentence that
-    is a quotation remains as it is.
+    is a quotation keeps its quotes.
     """
     fields = line.split("\t")
     all_are_quoted = len(fields) > 1 and _QUOTED.fullmatch(fields[1]) is not None      # the model never has quotes

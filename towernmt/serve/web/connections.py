@@ -1,7 +1,7 @@
 """Connections with time limits.
 
-uvicorn waits without limit for a client that sends headers slowly, that goes on sending a body which the server
-discards, or that does not read its answer.
+uvicorn waits without limit for a client that sends headers slowly, that keeps sending a body which the server discards,
+or that does not read its answer.
 """
 
 from __future__ import annotations
