@@ -99,6 +99,23 @@ def test_hidden_matrices_make_muons_steps_and_the_others_adams(graph, conditiona
                                    err_msg=name)
 
 
+@pytest.mark.parametrize("interval", [1, 2])
+def test_all_matrices_of_a_shape_share_the_products_of_a_direction(graph, interval):
+    """Products of small matrices are slow alone, so a layer more adds no product to an update."""
+
+    def products(kernels: int, maps: int) -> int:
+        with tf.Graph().as_default() as one:
+            variables = [tf1.get_variable(f"{number}/kernel", [6, 4 * maps]) for number in range(kernels)]
+            graph_state().maps_in_kernel.update({variable.op.name: maps for variable in variables})
+            make_muon(interval=interval).apply_gradients([(tf.ones([6, 4 * maps]), v) for v in variables])
+            functions = one.as_graph_def().library.function       # the branches of a conditional direction
+            nodes = [*one.as_graph_def().node, *(node for function in functions for node in function.node_def)]
+        return sum("MatMul" in node.op for node in nodes)
+
+    assert products(1, 1) > 0
+    assert products(8, 1) == products(2, 4) == products(1, 1)
+
+
 @pytest.mark.parametrize("decay", [0.0, DECAY])
 def test_a_repeated_direction_changes_no_weight_before_the_towers_have_read_it(graph, decay):
     """A tower may read a weight late, as a compiled tower does, which first waits for its batch."""
