@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -14,9 +15,10 @@ from tests.models.numpy_layers import sigmoid
 from towernmt.core.graph_state import GraphSettings, graph_state
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import shift_right
+from towernmt.models.layers.attention import AttentionInputs
 from towernmt.models.layers.embeddings import RelativePositions, RotaryPositions
 from towernmt.models.layers.feed_forward import layer_norm, rms_norm
-from towernmt.models.layers.multi_head import merge_heads, split_heads
+from towernmt.models.layers.multi_head import SelfAttention, merge_heads, split_heads
 from towernmt.models.model_settings import TransformerSettings
 from towernmt.models.transformer import Transformer, weighted_sums
 from towernmt.predict.search.decoding_tower import beam_search
@@ -230,6 +232,58 @@ def test_a_model_with_custom_positions_in_self_attention_adds_none_to_the_embedd
         tiny.scramble(session, 0.3)
         custom, rotary = session.run(logits)
     np.testing.assert_allclose(custom, rotary, rtol=1e-6)
+
+
+class CustomTerms(NamedTuple):
+    """A bias for the distance, which differs between heads, and a vector for each position."""
+
+    bias: tf.Tensor         # [heads, queries, length]
+    vectors: tf.Tensor      # [length, head depth]
+
+    def logits(self, query):
+        return self.bias
+
+    def context(self, weights):
+        return tf.tensordot(weights, self.vectors, 1)
+
+
+class CustomPositions:
+    def turn(self, x, first):
+        return x
+
+    def between(self, length, depth, step):
+        keys = tf.range(length)
+        queries = keys[-1:] if step else keys
+        distance = tf.cast(queries[:, None] - keys, tf.float32)
+        return CustomTerms(tf.constant([[[-1.0]], [[0.5]], [[0.1]], [[2.0]]]) * distance,
+                           tf.sin(tf.cast(keys, tf.float32))[:, None] * tf.ones([depth]))
+
+
+class Custom(Transformer):
+    def pair_positions(self):
+        return CustomPositions()
+
+
+def test_custom_terms_of_positions_count_in_sentences_and_in_steps(graph):
+    model = Custom(TransformerSettings(**SIZES))
+    attention = SelfAttention(16, 4, positions=CustomPositions())
+    x = np.random.default_rng(1).normal(size=[2, 3, 16]).astype(np.float32)
+    with tf1.variable_scope("alone"):
+        attended = attention.attend_sequence(tf.constant(x), AttentionInputs()).output
+    outputs = [*tiny.forced_and_stepwise(model, SOURCE, beam=3)[:2], attended]
+    with tf1.Session() as session:
+        values = tiny.scramble(session, 0.3)
+        forced, steps, got = session.run(outputs)
+    for t, logits in enumerate(steps):
+        np.testing.assert_allclose(logits, np.repeat(forced[:, t], 3, 0), rtol=1e-4, atol=1e-4)
+    distance = np.arange(3)[:, None] - np.arange(3)
+    projected, heads = x @ values["alone/qkv/kernel"], []
+    for head, slope in enumerate((-1.0, 0.5, 0.1, 2.0)):
+        query, key, value = (part[..., 4 * head:4 * head + 4] for part in np.split(projected, 3, -1))
+        logits = query @ key.transpose(0, 2, 1) / 2 + slope * distance
+        weights = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+        heads.append(weights @ (value + np.sin(np.arange(3))[:, None]))
+    np.testing.assert_allclose(got, np.concatenate(heads, -1) @ values["alone/output/kernel"], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("length", [1, 2, 6])

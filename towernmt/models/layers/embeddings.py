@@ -1,7 +1,7 @@
 """Embedding tables, and the positions that are added to them or seen by self-attention.
 
 A model has one table, one for each language, or three. Attention calls `PairPositions` twice: to `turn` queries and
-keys by their positions, and for the term `between` two positions.
+keys by their positions, and for the terms `between` two positions.
 """
 
 from __future__ import annotations
@@ -34,19 +34,38 @@ def sinusoids(positions: Tensor, depth: int) -> Tensor:
     return tf.concat([tf.sin(angles), tf.cos(angles)], 1)
 
 
+class PositionTerms(Protocol):
+    """Terms that attention adds for the positions of queries and keys, such as a bias for their distance (ALiBi)."""
+
+    def logits(self, query: Tensor) -> Tensor:
+        """Return the addend of the logits, broadcast to `[batch, heads, queries, length]`.
+
+        Args:
+            query: `[batch, heads, queries, head depth]`. In a step of decoding, the queries are hypotheses, all at the
+                last position.
+        """
+
+    def context(self, weights: Tensor) -> Tensor | float:
+        """Return the addend of the weighted sums of the values, `[batch, heads, queries, head depth]`, or 0.0.
+
+        Args:
+            weights: `[batch, heads, queries, length]`.
+        """
+
+
 class PairPositions(Protocol):
     """Positions as self-attention uses them."""
 
     def turn(self, x: Tensor, first: Tensor) -> Tensor:
         """Rotate queries or keys `[batch, heads, length, head depth]`; `first`, int32 `[]`, is the first position."""
 
-    def between(self, length: Tensor, depth: int, step: bool) -> Distances | None:
-        """Return the vectors that attention adds for each distance, or None.
+    def between(self, length: Tensor, depth: int, step: bool) -> PositionTerms | None:
+        """Return the terms that attention adds for each pair of positions, or None.
 
         Args:
-            length: int32 `[]`, number of keys.
+            length: int32 `[]`, number of keys, at the positions 0 to `length` - 1.
             depth: depth of a head.
-            step: whether there is a single query, at the last position.
+            step: whether all queries are at the last position. Otherwise, there is one for each key.
         """
 
 

@@ -8,14 +8,14 @@ bias can express.)
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from towernmt.core.graph_state import graph_state
 from towernmt.core.tensors import Nest, Tensor
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.kernels import compute_dtype, matmul, on_gpu, to_float32
 from towernmt.models.layers.attention import Attended, Attention, AttentionInputs, StepPosition, empty_values
-from towernmt.models.layers.embeddings import Distances, PairPositions
+from towernmt.models.layers.embeddings import PairPositions, PositionTerms
 from towernmt.models.layers.projections import linear_layer
 from towernmt.models.layers.randomness import dropout
 from towernmt.models.model_settings import PLAIN, Gains
@@ -45,11 +45,11 @@ class SelfAttention(Attention):
 
     def attend_sequence(self, x: Tensor, inputs: AttentionInputs, with_weights: bool = False) -> Attended:
         query, key, value = split_heads(self._project(x), self.heads, parts=3)
-        query, distances = self._biased(query), None
+        query, terms = self._biased(query), None
         if self.positions is not None:
             query, key = self.positions.turn(query, 0), self.positions.turn(key, 0)
-            distances = self.positions.between(tf.shape(x)[1], self.depth // self.heads, step=False)
-        context = attend(query, key, value, inputs.bias, self.dropout_rate, distances)
+            terms = self.positions.between(tf.shape(x)[1], self.depth // self.heads, step=False)
+        context = attend(query, key, value, inputs.bias, self.dropout_rate, terms)
         return Attended(self._output(merge_heads(context)))
 
     def empty_values(self, batch: Tensor, beam: int) -> list[Tensor]:
@@ -58,28 +58,18 @@ class SelfAttention(Attention):
 
     def step(self, x: Tensor, cache: list[Tensor], inputs: AttentionInputs, with_weights: bool = False
              ) -> tuple[Attended, list[Tensor]]:
-        position, distances = inputs.step_position, None
+        position, terms = inputs.step_position, None
         if position is None:
             raise ValueError("SelfAttention.step needs inputs.step_position, where a step of decoding writes.")
         query, key, value = _heads_of_step(self._project(x), 3, position.beam, self.heads)
         query = self._biased(query)
         if self.positions is not None:
             query, key = (_turned(self.positions, vector, position.step) for vector in (query, key))
-            distances = self._distances(position)
+            of_positions = self.positions.between(position.step + 1, self.depth // self.heads, step=True)
+            terms = None if of_positions is None else _BlockTerms(of_positions, position)
         keys, values = (position.insert(stored, current) for stored, current in zip(cache, (key, value), strict=True))
-        context = attend(query, keys, values, position.bias, 0.0, distances)
+        context = attend(query, keys, values, position.bias, 0.0, terms)
         return Attended(self._output(_rows_of_step(context))), [keys, values]
-
-    def _distances(self, position: StepPosition) -> Distances | None:
-        """Return the distances from a step to each position of the blocks; those to later positions are masked."""
-        if self.positions is None:
-            return None
-        distances = self.positions.between(position.step + 1, self.depth // self.heads, step=True)
-        if distances is None:
-            return None
-        padding = [[0, position.capacity - position.step - 1], [0, 0]]
-        return distances._replace(keys=tf.repeat(tf.pad(distances.keys, padding), position.beam, 0),
-                                  values=tf.repeat(tf.pad(distances.values, padding), position.beam, 0))
 
     def _project(self, x: Tensor) -> Tensor:
         gains = self.gains
@@ -162,7 +152,7 @@ def _mean_weights(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout_rate: float,
-           distances: Distances | None = None) -> Tensor:
+           terms: PositionTerms | None = None) -> Tensor:
     """Return the sums of the values, weighted by attention.
 
     Args:
@@ -171,20 +161,44 @@ def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropo
         value: tensor of the shape of `key`.
         bias: float32, broadcast to `[batch, heads, query length, key length]`, or None.
         dropout_rate: dropout on the attention weights.
-        distances: vectors added to keys and values for their distance from the query, or None.
+        terms: terms for the positions of queries and keys, or None.
 
     Returns:
         `[batch, heads, query length, head depth]`.
     """
     query *= int(query.shape[-1]) ** -0.5
     logits = to_float32(matmul(query, key, transpose_b=True))       # [batch, heads, query length, key length]
-    if distances is not None:
-        logits += to_float32(distances.logits(query))
+    if terms is not None:
+        logits += to_float32(terms.logits(query))
     if bias is not None:
         logits += bias
     weights = dropout(tf.nn.softmax(logits), dropout_rate, "weights")
     context = matmul(weights, value)
-    return context if distances is None else context + distances.context(weights)
+    return context if terms is None else context + terms.context(weights)
+
+
+class _BlockTerms(NamedTuple):
+    """Terms of a decoding step for keys in `StepBlocks`: one key of each hypothesis for each position.
+
+    Attributes:
+        terms: the terms for one key at each position up to the step.
+        position: the step.
+    """
+
+    terms: PositionTerms
+    position: StepPosition
+
+    def logits(self, query: Tensor) -> Tensor:
+        """Return the addend of the logits, `[..., beam, capacity * beam]`; those of later positions are masked."""
+        addend = self.terms.logits(query)
+        later = self.position.capacity - self.position.step - 1
+        padded = tf.pad(addend, [*[[0, 0]] * (addend.shape.rank - 1), [0, later]])
+        return tf.repeat(padded, self.position.beam, -1)
+
+    def context(self, weights: Tensor) -> Tensor | float:
+        """Return the addend of the sums of the values; a hypothesis gives weight to at most one key of a position."""
+        by_key = tf.reshape(weights, tf.concat([tf.shape(weights)[:-1], [-1, self.position.beam]], 0))
+        return self.terms.context(tf.reduce_sum(by_key, -1)[..., :self.position.step + 1])
 
 
 def _heads_of_step(x: Tensor, parts: int, beam: int, heads: int) -> list[Tensor]:
