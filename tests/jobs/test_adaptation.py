@@ -27,7 +27,7 @@ import pytest
 from tests.jobs.test_corrections import write_corrections
 from tests.run_command import run_command
 from tests.waiting import PATIENCE
-from towernmt.checkpoint.package_reader import MANIFEST
+from towernmt.checkpoint.package_manifest import MANIFEST
 from towernmt.checkpoint.packaged_run import PackagedRun
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.directories import DirectoryLock

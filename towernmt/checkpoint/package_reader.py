@@ -1,247 +1,36 @@
 """Read a package, `NAME.towernmt.zip`: its manifest, its stored weights, and its files.
 
 Every name, size and checksum is checked, and nothing in the package is executed or unpickled. Its files are not
-compressed, so none of them can be larger than the package itself.
-
-The manifest `towernmt-package.json` lists the weights, the files with their checksums, and the exports. A weight is
-stored as float32, as bfloat16 in 16 bits, or as int8 with scales. `towernmt.interop.package_archive` writes packages.
+compressed, so none of them can be larger than the package itself. `towernmt.interop.package_archive` writes packages.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
-import math
 import struct
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from towernmt.core.directories import PACKAGE_MANIFEST
+from towernmt.checkpoint.package_manifest import (
+    CARD,
+    CARD_TEXT,
+    CODE,
+    EXPORTS,
+    MANIFEST,
+    SETTINGS,
+    SHORTLIST,
+    VOCABULARY,
+    WEIGHTS,
+    PackageManifest,
+    parse_package_manifest,
+)
+from towernmt.checkpoint.stored_weights import decode_weight
 from towernmt.core.errors import CheckpointError
 from towernmt.core.files import DAMAGED_ZIP, checked_name, has_package_manifest
-from towernmt.core.structured_files import JSONError, Natural, load_json, typed_value
-
-FORMAT = "towernmt-package"
-VERSION = 1
-"""The version of packages that this towernmt writes, and the newest that it reads."""
-SUFFIX = ".towernmt.zip"
-MANIFEST = PACKAGE_MANIFEST
-CARD, CARD_TEXT = "model-card.json", "README.md"
-SETTINGS, VOCABULARY, CODE, WEIGHTS, EXPORTS = "settings.yaml", "vocabulary", "code", "weights", "exports"
-SHORTLIST = "shortlist.lexicon"
-
-Precision = Literal["float32", "bfloat16", "int8"]
-Stored = Literal["float32", "bfloat16", "int8", "as it is"]
-PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "int8")
-
-
-@dataclass(frozen=True)
-class MemberInfo:
-    """Size and SHA-256 of a file."""
-
-    bytes: Natural
-    sha256: str
-
-
-@dataclass(frozen=True)
-class WeightInfo:
-    """A weight in the manifest.
-
-    Attributes:
-        file: the file of the values, in NumPy's format.
-        stored: the precision of the values; `as it is`: their dtype in NumPy, such as that of integers.
-        shape: the shape of the weight.
-        scales: for int8, the file of the float32 scales by which the values are multiplied.
-    """
-
-    file: str
-    stored: Stored
-    shape: list[Natural]
-    scales: str | None = None
-
-
-@dataclass(frozen=True)
-class ExportInfo:
-    """An export for another engine.
-
-    Attributes:
-        folder: its folder in the package.
-        format, precision: options of `towernmt export`.
-    """
-
-    folder: str
-    format: str
-    precision: str
-
-
-@dataclass(frozen=True)
-class PackageManifest:
-    """The content of a package's manifest.
-
-    Attributes:
-        format, version: format and version of the package.
-        towernmt: the version of towernmt that wrote it.
-        step: the step of the checkpoint.
-        precision: the requested precision.
-        averaged: whether the weights are the moving averages of a run that had both.
-        weights: the weights, by variable name.
-        members: every other file of the package.
-        exports: exports for other engines.
-        vocabulary: the fingerprint of the vocabularies.
-        processor_precision: default precision of translation on a processor: int8 if its BLEU was measured to be
-            nearly that of float32.
-    """
-
-    format: Literal["towernmt-package"]
-    version: Literal[1]
-    towernmt: str
-    step: Natural
-    precision: Precision
-    averaged: bool
-    weights: dict[str, WeightInfo]
-    members: dict[str, MemberInfo]
-    vocabulary: str
-    exports: list[ExportInfo] = field(default_factory=list)
-    processor_precision: Literal["float32", "int8"] = "float32"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the content of the file."""
-        return asdict(self)
-
-
-def parse_package_manifest(content: bytes, name: str) -> PackageManifest:
-    """Parse the content of a manifest.
-
-    Args:
-        content: the bytes of the file.
-        name: the name of the package, for messages.
-
-    Raises:
-        CheckpointError: the manifest is damaged, or of a newer version.
-    """
-    try:
-        value = load_json(content)
-        version = value.get("version") if isinstance(value, dict) else None
-        if type(version) is int and version > VERSION:
-            raise CheckpointError(f"{name} is a package of version {version}, but this towernmt reads version "
-                                  f"{VERSION}: use a newer towernmt.")
-        manifest = typed_value(value, PackageManifest)
-    except JSONError as error:
-        raise CheckpointError(f"{name}: {MANIFEST}: {error}. The package is damaged: download it again.") from None
-    for weight, info in manifest.weights.items():
-        for file in (info.file, info.scales):
-            if file is not None and file not in manifest.members:
-                raise CheckpointError(f"{name}: {MANIFEST} does not list {file} of the weight '{weight}'. The package "
-                                      "is damaged: download it again.")
-    return manifest
-
-
-_LARGEST = 127
-"""int8 is symmetric: -127 to 127."""
-
-
-class StoredWeight(NamedTuple):
-    """A weight in a precision.
-
-    Attributes:
-        stored: the precision, as in `WeightInfo`.
-        values: float32, uint16 (the upper halves of float32) or int8; other dtypes are stored unchanged.
-        scales: for int8, float32 of the rank of `values`, one for each row or for each column; else None.
-    """
-
-    stored: Stored
-    values: np.ndarray
-    scales: np.ndarray | None = None
-
-
-def store(value: np.ndarray, precision: Precision) -> StoredWeight:
-    """Return a weight in a precision. Vectors (biases, norms) stay float32, because they are small and sensitive."""
-    if value.dtype != np.float32:
-        return StoredWeight("as it is", value)
-    if precision == "float32" or value.ndim < 2:
-        return StoredWeight("float32", value)
-    if precision == "bfloat16":
-        return StoredWeight("bfloat16", _upper_halves(value))
-    return StoredWeight("int8", *_quantised(value))
-
-
-def restore(weight: StoredWeight) -> np.ndarray:
-    """Return the value of a `StoredWeight`: float32, except values that are stored unchanged."""
-    if weight.stored == "bfloat16":
-        return (weight.values.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    if weight.stored == "int8" and weight.scales is not None:
-        return np.asarray(weight.values.astype(np.float32) * weight.scales)
-    return weight.values
-
-
-def _upper_halves(value: np.ndarray) -> np.ndarray:
-    """Return the values as bfloat16 in uint16, rounded to nearest, ties to even."""
-    bits = np.ascontiguousarray(value).view(np.uint32)
-    return ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
-
-
-def _quantised(value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return int8 values and their scales, for each row or each column (the last axis), whichever is closer."""
-    rows, columns = tuple(range(1, value.ndim)), tuple(range(value.ndim - 1))
-    return min((_with_scales(value, axes) for axes in (rows, columns)),
-               key=lambda pair: float(np.square(pair[0] * pair[1] - value).sum(dtype=np.float64)))
-
-
-def _with_scales(value: np.ndarray, axes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    scales = np.abs(value).max(axis=axes, keepdims=True, initial=0).astype(np.float32) / np.float32(_LARGEST)
-    scales[scales == 0] = 1
-    return np.clip(np.rint(value / scales), -_LARGEST, _LARGEST).astype(np.int8), scales
-
-
-def npy(array: np.ndarray) -> bytes:
-    """Return an array in NumPy's format, without pickle."""
-    stream = io.BytesIO()
-    # `np.ascontiguousarray` would change the shape of a scalar from [] to [1].
-    np.lib.format.write_array(stream, np.asarray(array, order="C"), version=(1, 0), allow_pickle=False)
-    return stream.getvalue()
-
-
-def from_npy(content: bytes) -> np.ndarray:
-    """Return the array in a file of NumPy's format, without unpickling or copying.
-
-    Raises:
-        ValueError: the content is not such a file, or is truncated.
-    """
-    stream = io.BytesIO(content)
-    if np.lib.format.read_magic(stream) != (1, 0):
-        raise ValueError("the version of NumPy's format differs")
-    shape, by_columns, dtype = np.lib.format.read_array_header_1_0(stream)
-    if by_columns or dtype.hasobject or len(content) - stream.tell() != dtype.itemsize * math.prod(shape):
-        raise ValueError("its size differs from that of its values")
-    return np.frombuffer(content, dtype, offset=stream.tell()).reshape(shape)
-
-
-def _decode_weight(info: WeightInfo, content: bytes, scales: bytes | None) -> np.ndarray:
-    """Return a weight from the contents of its files.
-
-    Raises:
-        ValueError: the files contradict the manifest.
-    """
-    values = from_npy(content)
-    if list(values.shape) != info.shape:
-        raise ValueError(f"its shape is {list(values.shape)}")
-    dtype = {"float32": "float32", "bfloat16": "uint16", "int8": "int8"}.get(info.stored)
-    if values.dtype.name != dtype if dtype else values.dtype.kind not in "biuf":
-        raise ValueError(f"its dtype is {values.dtype.name}")
-    factors = from_npy(scales) if scales is not None else None
-    if (info.stored == "int8") != (factors is not None):
-        raise ValueError("int8 needs scales, and other precisions have none")
-    if factors is not None and (factors.dtype != np.float32 or factors.ndim != values.ndim or any(
-            size not in (1, dimension) for size, dimension in zip(factors.shape, values.shape, strict=True))):
-        raise ValueError(f"its scales are {factors.dtype.name} {list(factors.shape)}")
-    return restore(StoredWeight(info.stored, values, factors))
-
 
 _AGAIN = "download it again."
 _LARGEST_MANIFEST = 1 << 26
@@ -332,7 +121,7 @@ class Package:
         for name, info in self.manifest.weights.items():
             content, scales = self.read(info.file), self.read(info.scales) if info.scales else None
             try:
-                yield name, _decode_weight(info, content, scales)
+                yield name, decode_weight(info.stored, info.shape, content, scales)
             except (ValueError, struct.error, SyntaxError, TypeError) as error:
                 raise CheckpointError(f"{self.path}: {info.file}: not the {info.stored} values of '{name}' "
                                       f"({' '.join(str(error).split())[:100]}): {_AGAIN}") from None

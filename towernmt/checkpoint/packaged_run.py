@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from towernmt.checkpoint.checkpoint_files import checkpoint_path, write_values
-from towernmt.checkpoint.package_reader import CARD, EXPORTS, SHORTLIST, WEIGHTS, Package, is_package
+from towernmt.checkpoint.package_manifest import CARD, EXPORTS, SHORTLIST, WEIGHTS
+from towernmt.checkpoint.package_reader import Package, is_package
 from towernmt.checkpoint.records import MADE_FROM
 from towernmt.checkpoint.saved_run import SavedRun, run_around
 from towernmt.core.errors import CheckpointError, SettingsError

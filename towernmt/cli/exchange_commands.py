@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from shlex import quote
 
-from towernmt.checkpoint.package_reader import PRECISIONS
+from towernmt.checkpoint.stored_weights import PRECISIONS
 from towernmt.cli.translation_options import (
     add_search_options,
     add_trust_option,

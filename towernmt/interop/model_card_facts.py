@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from towernmt.checkpoint.checkpoint_files import CheckpointState
-from towernmt.checkpoint.package_reader import SHORTLIST
+from towernmt.checkpoint.package_manifest import SHORTLIST
 from towernmt.checkpoint.records import MADE_FROM, MADE_WITH, read_average_record
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import DataError

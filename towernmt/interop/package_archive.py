@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import yaml
 
-from towernmt.checkpoint.package_reader import (
+from towernmt.checkpoint.package_manifest import (
     CARD,
     CARD_TEXT,
     CODE,
@@ -28,13 +28,11 @@ from towernmt.checkpoint.package_reader import (
     ExportInfo,
     MemberInfo,
     PackageManifest,
-    Precision,
     WeightInfo,
-    npy,
-    packaged_shortlist,
-    store,
 )
+from towernmt.checkpoint.package_reader import packaged_shortlist
 from towernmt.checkpoint.saved_run import SavedRun
+from towernmt.checkpoint.stored_weights import Precision, npy, store
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.files import fixed_entry, replacing
 from towernmt.interop.model_card import card_json, card_markdown

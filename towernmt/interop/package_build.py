@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from towernmt import __version__
-from towernmt.checkpoint.package_reader import PackageManifest, Precision
+from towernmt.checkpoint.package_manifest import PackageManifest
 from towernmt.checkpoint.packaged_run import PackagedRun
 from towernmt.checkpoint.records import versions, vocabulary_fingerprint, without_provenance
 from towernmt.checkpoint.saved_run import SavedRun
+from towernmt.checkpoint.stored_weights import Precision
 from towernmt.core.errors import SettingsError
 from towernmt.core.temporary_directories import temporary_directory
 from towernmt.interop.export import export_model, export_precision

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from towernmt.checkpoint.package_reader import CARD, CARD_TEXT, CODE, SETTINGS, VOCABULARY, PackageManifest
+from towernmt.checkpoint.package_manifest import CARD, CARD_TEXT, CODE, SETTINGS, VOCABULARY, PackageManifest
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from towernmt.checkpoint.package_reader import MANIFEST
+from towernmt.checkpoint.package_manifest import MANIFEST
 from towernmt.checkpoint.packaged_run import PackagedRun, is_package, open_run
 from towernmt.core.errors import CheckpointError, SettingsError, TowerNMTError
 

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from towernmt.checkpoint.package_reader import from_npy, npy, restore, store
+from towernmt.checkpoint.stored_weights import from_npy, npy, restore, store
 
 
 @pytest.mark.parametrize("shape", [(40, 16), (3, 8, 12), (1, 5)])

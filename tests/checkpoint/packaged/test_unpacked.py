@@ -18,8 +18,8 @@ import pytest
 from tests.checkpoint.packaged.conftest import write_package
 from towernmt.checkpoint import packaged_run
 from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
-from towernmt.checkpoint.package_reader import restore, store
 from towernmt.checkpoint.packaged_run import PackagedRun, open_run
+from towernmt.checkpoint.stored_weights import restore, store
 from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import CheckpointError
 

@@ -11,7 +11,7 @@ import pytest
 from tensorpack.tfutils.tower import TowerContext
 
 from tests.predict.search.toy_model import EOS, PAD, Averaged, Scored, ToyModel, assert_same, plain_beam_search
-from towernmt.checkpoint.package_reader import SHORTLIST, PackageManifest
+from towernmt.checkpoint.package_manifest import SHORTLIST, PackageManifest
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.graph_state import GraphSettings, graph_state
 from towernmt.core.tf_compat import tf, tf1
