@@ -88,9 +88,10 @@ def settings_sources(options: argparse.Namespace, open_data: Callable[[], Traini
     Raises:
         SettingsError: the configuration file, an assignment or a GPU number is invalid.
     """
+    from towernmt.run.ineffective_settings import COMMAND_LINE
     from towernmt.run.resolve import Overrides, SettingsSources, read_config
 
-    assigned_values = Overrides("--set", parse_assignments(options.assignments))
+    assigned_values = Overrides(COMMAND_LINE, parse_assignments(options.assignments))
     return SettingsSources(
         options.model, options.preset, existing_run(options.logdir), start=start,
         overrides=(read_config(options.config), assigned_values) if options.config else (assigned_values,),

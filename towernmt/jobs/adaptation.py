@@ -41,6 +41,7 @@ from towernmt.jobs.corrections import (
 from towernmt.predict.search.search_settings import SearchSettings
 from towernmt.predict.trained_model import TrainedModel
 from towernmt.run.directory import RunDirectory
+from towernmt.run.ineffective_settings import COMMAND_LINE
 from towernmt.run.launch import train_resolved_settings
 from towernmt.run.resolve import LIMITS, Overrides, ResolvedSettings, SettingsSources, resolve_settings
 from towernmt.run.rules.automatic_value import AutomaticSetting
@@ -282,7 +283,7 @@ def with_rate_of_adaptation(resolved: ResolvedSettings) -> ResolvedSettings:
 def _resolve(job: AdaptationJob, **sources: Any) -> ResolvedSettings:
     """Return the settings of the training; without other sources, with their defaults instead of automatic values."""
     defaults = {} if job.general is None else {"data.general_share": GENERAL_SHARE}
-    overrides = Overrides("towernmt adapt", defaults), Overrides("--set", job.overrides)
+    overrides = Overrides("towernmt adapt", defaults), Overrides(COMMAND_LINE, job.overrides)
     return resolve_settings(SettingsSources(start=job.model, overrides=overrides, **sources))
 
 

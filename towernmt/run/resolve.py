@@ -20,6 +20,7 @@ from towernmt.core.settings import apply_overrides, flatten, load_yaml
 from towernmt.models.architectures import settings_and_presets
 from towernmt.run.automatic_options import PROPOSED_PRESETS, automatic_towers, proposed_preset
 from towernmt.run.automatic_settings import AUTOMATIC_SETTINGS_FILE, apply_automatic_settings
+from towernmt.run.ineffective_settings import COMMAND_LINE, notes_of_ineffective_settings
 from towernmt.run.product_rates import product_rates
 from towernmt.run.rules.automatic_value import AutomaticSetting, is_transformer
 from towernmt.run.rules.batch_rules import batch
@@ -117,12 +118,23 @@ def resolve_settings(sources: SettingsSources) -> ResolvedSettings:
     """Return the settings of a run, with the reasons of the automatic ones.
 
     Raises:
-        SettingsError: an unknown model, preset or setting, or an invalid value.
+        SettingsError: an unknown model, preset or setting, an invalid value, or (if the data are known) a value of
+            `--set` without effect.
     """
     settings = _specified_settings(sources)
     data = sources.open_data() if sources.open_data is not None else None
     if data is not None and sources.start is not None:
         check_data_of_start(sources.start, data)
+    resolved = _with_saved_or_automatic_settings(sources, data, settings)
+    if data is None:
+        return resolved
+    notes = notes_of_ineffective_settings(resolved.settings, sources.overrides, data)
+    return dataclasses.replace(resolved, notes=[*resolved.notes, *notes])
+
+
+def _with_saved_or_automatic_settings(sources: SettingsSources, data: TrainingData | None, settings: Settings
+                                      ) -> ResolvedSettings:
+    """Return the specified settings, with the automatic ones of a new run or the towers of a resumed one."""
     if data is not None and sources.defaults != "fixed" and _is_new(sources.run):
         add_values = _with_automatic_batch if sources.defaults == "batch" else _with_automatic_settings
         return add_values(sources, data, settings)
@@ -192,7 +204,7 @@ def _without_name_of_model(origin: str, values: Mapping[str, Any], sources: Sett
     name = values.get("architecture", settings.architecture)
     if sources.model is None and name not in names:
         raise SettingsError(f"{origin}: architecture={name} is the name of another model than {settings.architecture}: "
-                            "pass it as --model instead." if origin == "--set" else
+                            "pass it as --model instead." if origin == COMMAND_LINE else
                             f"{origin} has the settings of the model {name}: pass --model {name}, or --model with the "
                             "model that shall have these settings.")
     return {key: value for key, value in values.items() if key != "architecture"}
