@@ -24,6 +24,7 @@ from towernmt.run.ineffective_settings import COMMAND_LINE, notes_of_ineffective
 from towernmt.run.product_rates import product_rates
 from towernmt.run.rules.automatic_value import AutomaticSetting, is_transformer
 from towernmt.run.rules.batch_rules import batch
+from towernmt.run.rules.update_rules import learns_faster_from_mixture
 from towernmt.run.run_settings import VOCABULARY_SIZES, Settings, affects_training_only, default_settings
 from towernmt.run.started_run import (
     StartingModel,
@@ -32,7 +33,12 @@ from towernmt.run.started_run import (
     check_resumed_start,
     starting_settings,
 )
-from towernmt.run.training_conditions import TrainingConditions, needs_product_rates, training_conditions
+from towernmt.run.training_conditions import (
+    TrainingConditions,
+    has_general_data,
+    needs_product_rates,
+    training_conditions,
+)
 
 if TYPE_CHECKING:       # `towernmt train --help-settings` needs no NumPy
     from towernmt.dataflow.batches.training_data import TrainingData
@@ -146,7 +152,7 @@ def _with_saved_or_automatic_settings(sources: SettingsSources, data: TrainingDa
     towers = sources.towers
     if sources.gpus is None and towers is None:
         towers = _recorded_towers(sources.run, recorded)
-    note = note_of_changed_limit(recorded, sources.run.settings_like(settings), settings)
+    note = note_of_changed_limit(recorded, sources.run.settings_like(settings), settings, has_general_data(data))
     return ResolvedSettings(settings, towers=towers, notes=[note] if note else [])
 
 
@@ -361,27 +367,31 @@ def _recorded_towers(run: RunDirectory, recorded: Mapping[str, Any]) -> int | No
     return towers
 
 
-def note_of_changed_limit(recorded: Mapping[str, Any], old: Settings, new: Settings) -> str:
+def note_of_changed_limit(recorded: Mapping[str, Any], old: Settings, new: Settings, has_general_data: bool) -> str:
     """Return a sentence on automatic settings that keep their values although the limit has changed, or "".
 
     Args:
         recorded: automatic settings of the run's start.
         old: saved settings of the run.
         new: settings with which the run resumes.
+        has_general_data: whether general data are mixed in.
     """
     old_values, new_values = flatten(old), flatten(new)
     changes = [f"{key} changed from {old_values[key]:g} to {new_values[key]:g}" for key in LIMITS
                if new_values[key] != old_values[key]]
-    share = "data.general_share"        # recorded if general data are mixed in
-    has_general_data = bool(new.init.checkpoint) and share in recorded
+    share = "data.general_share"
+    has_old_share = bool(new.init.checkpoint) and share in recorded and new_values[share] == recorded[share]
+    # The share, if it is automatic, and the rate depend on the passes within the limit.
+    has_rate_of_mixture = (has_general_data and bool(new.init.checkpoint) and learns_faster_from_mixture(new)
+                           and (has_old_share or new_values[share] == 0.5))
     has_factor_of_warmup = new.schedule.name == noam.__name__ and "schedule.warmup_steps" in recorded
-    keys = [*DEPENDS_ON_LIMIT, *(["optimizer.learning_rate"] if has_general_data or has_factor_of_warmup else [])]
+    keys = [*DEPENDS_ON_LIMIT, *(["optimizer.learning_rate"] if has_rate_of_mixture or has_factor_of_warmup else [])]
     unchanged = [f"{key}={new_values[key]}" for key in keys if key in recorded and new_values.get(key) == recorded[key]]
     notes = []
     if unchanged:
         notes.append(f"These automatic settings keep their old values: {', '.join(unchanged)}. Use --set to change "
                      "them.")
-    if has_general_data and new_values[share] == recorded[share]:
+    if has_general_data and has_old_share:
         notes.append(f"{share}={new_values[share]} was chosen for the old limit, too, and only a new run can have "
                      "another share.")
     return " ".join([f"{', '.join(changes)}.", *notes]) if changes and notes else ""
