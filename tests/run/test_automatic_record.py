@@ -13,17 +13,11 @@ from towernmt.core.errors import SettingsError
 from towernmt.core.settings import apply_overrides, save_yaml
 from towernmt.dataflow.batches import mixed_data
 from towernmt.run.automatic_settings import apply_automatic_settings
+from towernmt.run.changed_limit import DEPENDS_ON_LIMIT, note_of_changed_limit
 from towernmt.run.directory import RunDirectory
 from towernmt.run.introduction import AutomaticSettingsRecord
 from towernmt.run.product_rates import ProductRates
-from towernmt.run.resolve import (
-    DEPENDS_ON_LIMIT,
-    Overrides,
-    SettingsSources,
-    note_of_changed_limit,
-    recorded_automatic_settings,
-    resolve_settings,
-)
+from towernmt.run.resolve import Overrides, SettingsSources, recorded_automatic_settings, resolve_settings
 from towernmt.run.rules import model_rules
 from towernmt.run.rules.automatic_value import AutomaticSetting
 from towernmt.run.run_settings import default_settings

@@ -41,10 +41,11 @@ from towernmt.jobs.corrections import (
 )
 from towernmt.predict.search.search_settings import SearchSettings
 from towernmt.predict.trained_model import TrainedModel
+from towernmt.run.changed_limit import LIMITS
 from towernmt.run.directory import RunDirectory
 from towernmt.run.ineffective_settings import COMMAND_LINE
 from towernmt.run.launch import train_resolved_settings
-from towernmt.run.resolve import LIMITS, Overrides, ResolvedSettings, SettingsSources, resolve_settings
+from towernmt.run.resolve import Overrides, ResolvedSettings, SettingsSources, resolve_settings
 from towernmt.run.rules.automatic_value import AutomaticSetting
 from towernmt.run.started_run import StartingModel
 

@@ -20,11 +20,11 @@ from towernmt.core.settings import apply_overrides, flatten, load_yaml
 from towernmt.models.architectures import settings_and_presets
 from towernmt.run.automatic_options import PROPOSED_PRESETS, automatic_towers, proposed_preset
 from towernmt.run.automatic_settings import AUTOMATIC_SETTINGS_FILE, apply_automatic_settings
+from towernmt.run.changed_limit import note_of_changed_limit
 from towernmt.run.ineffective_settings import COMMAND_LINE, notes_of_ineffective_settings
 from towernmt.run.product_rates import product_rates
 from towernmt.run.rules.automatic_value import AutomaticSetting, is_transformer
 from towernmt.run.rules.batch_rules import batch
-from towernmt.run.rules.update_rules import learns_faster_from_mixture
 from towernmt.run.run_settings import VOCABULARY_SIZES, Settings, affects_training_only, default_settings
 from towernmt.run.started_run import (
     StartingModel,
@@ -32,6 +32,7 @@ from towernmt.run.started_run import (
     check_overrides_of_start,
     check_resumed_start,
     starting_settings,
+    without_initial_values,
 )
 from towernmt.run.training_conditions import (
     TrainingConditions,
@@ -43,14 +44,6 @@ from towernmt.run.training_conditions import (
 if TYPE_CHECKING:       # `towernmt train --help-settings` needs no NumPy
     from towernmt.dataflow.batches.training_data import TrainingData
     from towernmt.run.directory import RunDirectory
-
-LIMITS = ("train.steps", "train.epochs", "train.minutes")
-DEPENDS_ON_LIMIT = (
-    "schedule.name", "schedule.warmup_steps", "model.residual_dropout", "model.embedding_dropout", "validation.steps",
-    "validation.minutes", "validation.sentences", "train.stop_patience", "checkpoint.steps", "checkpoint.minutes",
-    "checkpoint.average")
-"""Automatic settings that always depend on the training limit, and that can change within a run."""
-
 
 DefaultsMode: TypeAlias = Literal["automatic", "batch", "fixed"]
 """Which settings of a new run get automatic values."""
@@ -127,14 +120,19 @@ def resolve_settings(sources: SettingsSources) -> ResolvedSettings:
         SettingsError: an unknown model, preset or setting, an invalid value, or (if the data are known) a value of
             `--set` without effect.
     """
+    notes: list[str] = []
+    if (start := sources.start) is not None:
+        kept = [without_initial_values(start, *each) for each in sources.overrides]
+        sources = dataclasses.replace(sources, overrides=tuple(
+            Overrides(each.origin, values) for each, (values, _) in zip(sources.overrides, kept, strict=True)))
+        notes = [note for _, note in kept if note]
     settings = _specified_settings(sources)
     data = sources.open_data() if sources.open_data is not None else None
     if data is not None and sources.start is not None:
         check_data_of_start(sources.start, data)
     resolved = _with_saved_or_automatic_settings(sources, data, settings)
-    if data is None:
-        return resolved
-    notes = notes_of_ineffective_settings(resolved.settings, sources.overrides, data)
+    if data is not None:
+        notes += notes_of_ineffective_settings(resolved.settings, sources.overrides, data)
     return dataclasses.replace(resolved, notes=[*resolved.notes, *notes])
 
 
@@ -206,7 +204,8 @@ def _without_name_of_model(origin: str, values: Mapping[str, Any], sources: Sett
     Raises:
         SettingsError: the name is of another model, and `--model` is not specified.
     """
-    names = {settings.architecture, *([] if sources.run is None else [sources.run.architecture()])}
+    runs = [sources.run, None if sources.start is None else sources.start.run]
+    names = {settings.architecture, *(run.architecture() for run in runs if run is not None)}
     name = values.get("architecture", settings.architecture)
     if sources.model is None and name not in names:
         raise SettingsError(f"{origin}: architecture={name} is the name of another model than {settings.architecture}: "
@@ -365,33 +364,3 @@ def _recorded_towers(run: RunDirectory, recorded: Mapping[str, Any]) -> int | No
         raise SettingsError(f"{run.path / AUTOMATIC_SETTINGS_FILE}: --towers has the value {towers!r}, but must be a "
                             "whole number from 1: correct it, or pass --towers N.")
     return towers
-
-
-def note_of_changed_limit(recorded: Mapping[str, Any], old: Settings, new: Settings, has_general_data: bool) -> str:
-    """Return a sentence on automatic settings that keep their values although the limit has changed, or "".
-
-    Args:
-        recorded: automatic settings of the run's start.
-        old: saved settings of the run.
-        new: settings with which the run resumes.
-        has_general_data: whether general data are mixed in.
-    """
-    old_values, new_values = flatten(old), flatten(new)
-    changes = [f"{key} changed from {old_values[key]:g} to {new_values[key]:g}" for key in LIMITS
-               if new_values[key] != old_values[key]]
-    share = "data.general_share"
-    has_old_share = bool(new.init.checkpoint) and share in recorded and new_values[share] == recorded[share]
-    # The share, if it is automatic, and the rate depend on the passes within the limit.
-    has_rate_of_mixture = (has_general_data and bool(new.init.checkpoint) and learns_faster_from_mixture(new)
-                           and (has_old_share or new_values[share] == 0.5))
-    has_factor_of_warmup = new.schedule.name == noam.__name__ and "schedule.warmup_steps" in recorded
-    keys = [*DEPENDS_ON_LIMIT, *(["optimizer.learning_rate"] if has_rate_of_mixture or has_factor_of_warmup else [])]
-    unchanged = [f"{key}={new_values[key]}" for key in keys if key in recorded and new_values.get(key) == recorded[key]]
-    notes = []
-    if unchanged:
-        notes.append(f"These automatic settings keep their old values: {', '.join(unchanged)}. Use --set to change "
-                     "them.")
-    if has_general_data and has_old_share:
-        notes.append(f"{share}={new_values[share]} was chosen for the old limit, too, and only a new run can have "
-                     "another share.")
-    return " ".join([f"{', '.join(changes)}.", *notes]) if changes and notes else ""
