@@ -183,6 +183,32 @@ def test_the_settings_of_a_training_of_another_model_are_refused_with_the_remedy
     assert resolved(start, (config.origin, others)).train.steps == 7
 
 
+@pytest.mark.parametrize(("optimizer", "specified", "rate"), [
+    ("muon", {"model.hidden_size": 32}, 0.000333), ("adam", {}, 0.0002),
+    ("adam", {"optimizer.learning_rate": 0.5}, 0.5), ("adam", {"schedule.name": "piecewise",
+                                                               "schedule.values": [0.1]}, None)])
+def test_several_workers_have_the_optimizer_and_the_rate_of_a_trained_model(
+        start: StartingModel, optimizer: str, specified: dict[str, Any], rate: float | None) -> None:
+    RunDirectory(start.run.path).save_settings(apply_overrides(
+        default_settings(), {**SAVED, "optimizer.name": optimizer}))
+    vocabulary = start.run.vocabularies()[0]
+    data: Any = SimpleNamespace(directory="data", source_vocabulary=vocabulary, target_vocabulary=vocabulary,
+                                valid_source=[], validation_sets=[], copy_vocabularies=lambda place: save_vocabularies(
+                                    vocabulary, vocabulary, place))
+    result = resolve_settings(SettingsSources(
+        start=at(start.run.path), overrides=(Overrides("--set", specified),), defaults="shared",
+        open_data=lambda: data, workers=2, towers=1))
+    usual = default_settings().optimizer.learning_rate
+    assert (result.settings.optimizer.name, result.settings.optimizer.learning_rate) == (
+        optimizer, usual if rate is None else rate)
+    automatic = {setting.key for setting in result.automatic or ()}
+    assert ("optimizer.learning_rate" in automatic) == (rate in (0.000333, 0.0002)) and result.towers == 1
+    assert automatic <= {"optimizer.name", "optimizer.learning_rate", "train.clip_norm"}
+    fixed = resolve_settings(SettingsSources(start=at(start.run.path), defaults="fixed", open_data=lambda: data,
+                                             workers=2))
+    assert fixed.settings.optimizer == default_settings().optimizer and fixed.automatic is None
+
+
 def test_a_run_resumes_only_with_the_model_that_it_began_with(start: StartingModel, tmp_path: Path) -> None:
     run = begun(RunDirectory(tmp_path / "second"), start)
     assert resolved(start, run=run).init.checkpoint == start.location

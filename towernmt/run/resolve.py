@@ -23,8 +23,10 @@ from towernmt.run.automatic_settings import AUTOMATIC_SETTINGS_FILE, apply_autom
 from towernmt.run.changed_limit import note_of_changed_limit
 from towernmt.run.ineffective_settings import COMMAND_LINE, notes_of_ineffective_settings
 from towernmt.run.product_rates import product_rates
-from towernmt.run.rules.automatic_value import AutomaticSetting, is_transformer
+from towernmt.run.rules.automatic_value import AutomaticSetting, Rule, is_transformer
 from towernmt.run.rules.batch_rules import batch
+from towernmt.run.rules.model_rules import initial_model
+from towernmt.run.rules.update_rules import learning_rate
 from towernmt.run.run_settings import VOCABULARY_SIZES, Settings, affects_training_only, default_settings
 from towernmt.run.started_run import (
     StartingModel,
@@ -45,8 +47,8 @@ if TYPE_CHECKING:       # `towernmt train --help-settings` needs no NumPy
     from towernmt.dataflow.batches.training_data import TrainingData
     from towernmt.run.directory import RunDirectory
 
-DefaultsMode: TypeAlias = Literal["automatic", "batch", "fixed"]
-"""Which settings of a new run get automatic values."""
+DefaultsMode: TypeAlias = Literal["automatic", "shared", "fixed"]
+"""Which settings of a new run get automatic values: all, those that several workers can share, or none."""
 
 
 class Overrides(NamedTuple):
@@ -72,13 +74,12 @@ class SettingsSources:
         base: settings that replace the defaults of the model, for example those of another run; ignored with `run`.
         start: the trained model from which a new run starts, instead of `base`; a resumed run must have begun with it.
         overrides: specified values; later ones replace earlier ones.
-        defaults: whether a new run gets automatic values, only an automatic batch size ("batch"), or fixed defaults.
+        defaults: which settings of a new run get automatic values.
         open_data: opens the training data, on which automatic values depend; called when the specified settings are
             found valid. None for no automatic values.
         gpus: numbers of the GPUs; None for the CPU.
         towers: number of towers on the CPU; None if not specified.
-        workers: number of processes that train together, which must not use the values of one machine, except the
-            batch size; None for a training in one process.
+        workers: number of processes that train together; None for a training in one process.
     """
 
     model: str | None = None
@@ -140,7 +141,7 @@ def _with_saved_or_automatic_settings(sources: SettingsSources, data: TrainingDa
                                       ) -> ResolvedSettings:
     """Return the specified settings, with the automatic ones of a new run or the towers of a resumed one."""
     if data is not None and sources.defaults != "fixed" and _is_new(sources.run):
-        add_values = _with_automatic_batch if sources.defaults == "batch" else _with_automatic_settings
+        add_values = _with_shared_settings if sources.defaults == "shared" else _with_automatic_settings
         return add_values(sources, data, settings)
     if sources.run is None:
         return ResolvedSettings(settings, towers=sources.towers, notes=_notes_of_start(sources))
@@ -308,11 +309,20 @@ def _notes_of_start(sources: SettingsSources) -> list[str]:
     return [] if sources.start is None else [*sources.start.notes]
 
 
-def _with_automatic_batch(sources: SettingsSources, data: TrainingData, settings: Settings) -> ResolvedSettings:
-    """Return the settings with an automatic batch size for the GPUs of all workers."""
+def _with_shared_settings(sources: SettingsSources, data: TrainingData, settings: Settings) -> ResolvedSettings:
+    """Return the settings with the automatic values that several workers can share.
+
+    All workers must have the same values. The batch size is that of the GPUs of all workers. The optimizer and the
+    learning rate of a model that is trained already depend only on the model, the data and the other settings.
+    """
+    rules: list[Rule] = [batch] if sources.gpus else []
+    if settings.init.checkpoint:
+        rules = [initial_model, *rules, learning_rate]
+    if not rules:
+        return ResolvedSettings(settings, towers=sources.towers, notes=_notes_of_start(sources))
     conditions = training_conditions(data, sources.gpus, None, sources.workers or 1)
-    settings, automatic = apply_automatic_settings(settings, conditions, _specified_keys(sources, settings), [batch])
-    return ResolvedSettings(settings, automatic, notes=_notes_of_start(sources), conditions=conditions)
+    settings, automatic = apply_automatic_settings(settings, conditions, _specified_keys(sources, settings), rules)
+    return ResolvedSettings(settings, automatic, sources.towers, _notes_of_start(sources), conditions)
 
 
 def _specified_keys(sources: SettingsSources, settings: Settings) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from towernmt.callbacks.schedules import noam
+from towernmt.callbacks.schedules import noam, piecewise
 from towernmt.run.product_rates import FASTER
 from towernmt.run.rules.automatic_value import (
     MANY_PASSES,
@@ -87,7 +87,8 @@ def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterato
     is_noam = settings.schedule.name == noam.__name__
     if is_noam:
         rate, reason = _factor_of_noam(settings, rate), f"noam multiplies it, and its peak is then {rate:g}: {reason}"
-    if is_transformer(settings) or settings.init.checkpoint or is_noam:
+    has_peak = settings.schedule.name != piecewise.__name__     # whose rates are schedule.values
+    if has_peak and (is_transformer(settings) or settings.init.checkpoint or is_noam):
         yield AutomaticSetting("optimizer.learning_rate", rate, reason)
     yield AutomaticSetting("train.clip_norm", 1.0, "clipping limits the damage of a single bad batch")
 
