@@ -59,9 +59,7 @@ def assigned(**values: Any) -> Overrides:
      "0, or leave it out."),
     ({"init.left_out": "/lhuc$"},
      "init.left_out=[/lhuc$] has no effect without init.checkpoint: pass --start, or set init.checkpoint, or leave "
-     "it out."),
-    ({"data.memory_gb": "4", "data.batch_tokens": "512"},
-     "data.batch_tokens=512 has no effect with data.memory_gb=4.0: set data.memory_gb=0, or leave it out.")])
+     "it out.")])
 def test_a_setting_of_the_command_line_without_effect_is_refused(data: PreparedData, specified: dict[str, str],
                                                                  message: str) -> None:
     with pytest.raises(SettingsError) as error:

@@ -2,7 +2,8 @@
 
 To add one, add it to `CONDITIONS`. Settings `search.*` are not in it, because `towernmt translate` combines those of
 the run with its own options. Settings whose effect depends on the machine, such as those of several GPUs, are not in it
-either: the same settings train on different machines.
+either: the same settings train on different machines. The search for `data.memory_gb` itself reports that it replaces
+`data.batch_tokens`.
 """
 
 from __future__ import annotations
@@ -71,8 +72,6 @@ def _is_mixed(values: Mapping[str, Any], data: TrainingData) -> bool:
 
 CONDITIONS = (
     Condition("data.general_share", _is_mixed, "--general", "pass --general with prepared data"),
-    Condition("data.batch_tokens", lambda values, data: not values["data.memory_gb"], "data.memory_gb",
-              "set data.memory_gb=0"),
     _needs_any("data.subword_alpha data.subword_nbest", "data.subword_sampling", "set data.subword_sampling=true"),
     _needs_any("init.new init.left_out", "init.checkpoint", "pass --start, or set init.checkpoint"),
     _needs_value("train.loss_scale", "train.precision", "float16"),
