@@ -54,8 +54,8 @@ def assigned(**values: Any) -> Overrides:
      "cosine or exponential, or leave it out."),
     ({"schedule.name": "piecewise", "schedule.values": "0.1", "optimizer.learning_rate": "0.1"},
      "optimizer.learning_rate=0.1 has no effect with schedule.name=piecewise: set schedule.values, or leave it out."),
-    ({"validation.steps": "0", "validation.metric": "loss"},
-     "validation.metric=loss has no effect with validation.steps=0 and validation.minutes=0.0: set one of them above "
+    ({"validation.steps": "0", "train.stop_patience": "3"},
+     "train.stop_patience=3 has no effect with validation.steps=0 and validation.minutes=0.0: set one of them above "
      "0, or leave it out."),
     ({"init.left_out": "/lhuc$"},
      "init.left_out=[/lhuc$] has no effect without init.checkpoint: pass --start, or set init.checkpoint, or leave "
@@ -70,7 +70,7 @@ def test_a_setting_of_the_command_line_without_effect_is_refused(data: PreparedD
 @pytest.mark.parametrize("specified", [
     {"data.general_share": "0"}, {"optimizer.muon_interval": "3", "optimizer.name": "muon"},
     {"schedule.decay_steps": "1000", "schedule.name": "cosine"}, {"validation.metric": "loss"},
-    {"validation.steps": "0", "validation.sentences": "0", "checkpoint.keep_best": "0"}])
+    {"validation.steps": "0", "train.stop_patience": "0", "checkpoint.keep_best": "2"}])
 def test_settings_with_an_effect_and_settings_that_turn_something_off_are_accepted(
         data: PreparedData, specified: dict[str, str]) -> None:
     assert resolved(data, Overrides("--set", specified)) == []

@@ -3,7 +3,7 @@
 To add one, add it to `CONDITIONS`. Settings `search.*` are not in it, because `towernmt translate` combines those of
 the run with its own options. Settings whose effect depends on the machine, such as those of several GPUs, are not in it
 either: the same settings train on different machines. The search for `data.memory_gb` itself reports that it replaces
-`data.batch_tokens`.
+`data.batch_tokens`, and the introduction of a run reports that it has no validation and no best checkpoint.
 """
 
 from __future__ import annotations
@@ -90,9 +90,7 @@ CONDITIONS = (
     _needs_value("schedule.decay_rate schedule.staircase", "schedule.name", "exponential"),
     _needs_value("schedule.boundaries schedule.values", "schedule.name", "piecewise"),
     _needs_value("schedule.metric schedule.patience schedule.factor schedule.minimum", "schedule.name", "plateau"),
-    _needs_any("validation.sentences validation.metric validation.metric_set validation.at_start train.stop_patience "
-               "checkpoint.keep_best log.attention_pictures", "validation.steps validation.minutes",
-               "set one of them above 0"),
+    _needs_any("train.stop_patience", "validation.steps validation.minutes", "set one of them above 0"),
     _needs_value("log.tracker_project", "log.tracker", "mlflow", "wandb", "trackio"),
     _needs_value("recovery.rollbacks recovery.rollback_rate", "recovery.on_divergence", "rollback"))
 """The conditions without which settings have no effect."""
