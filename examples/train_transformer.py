@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
         output=str(Path(options.logdir) / "data")), stream=sys.stderr)
     print(data.statistics_table, flush=True)
     workers = workers_of_cluster()
-    mode = defaults_mode(None, workers is not None, bool(options.gpu))
+    mode = defaults_mode(None, workers is not None)
     sources = settings_sources(options, lambda: data, mode, workers)
     status = train_resolved(options, resolve_settings(sources), data)
     if status == 0 and options.test_source and options.test_target:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from towernmt.cli.main import main, make_parser
+from towernmt.cli.run_options import note_of_fixed_defaults
 from towernmt.cli.train_with_workers import worker_arguments
 from towernmt.run.rules.automatic_value import AutomaticSetting
 
@@ -24,10 +25,19 @@ def test_each_worker_gets_the_same_command_without_the_options_of_workers() -> N
     assert vars(parsed(*worker_arguments(options)[1:])) == vars(parsed(*of_all, "--defaults", "fixed"))
 
 
-def test_each_worker_gets_the_batch_that_was_chosen_for_all() -> None:
+def test_each_worker_gets_the_values_that_were_chosen_for_all() -> None:
     options = parsed("--data", "d", "--logdir", "l", "--set", "a=1", "--workers", "2", "--gpu", "0")
-    arguments = worker_arguments(options, [AutomaticSetting("data.batch_tokens", 25_000, "2 GPUs share the batch")])
-    assert parsed(*arguments[1:]).assignments == ["data.batch_tokens=25000", "a=1"]
+    arguments = worker_arguments(options, [AutomaticSetting("data.batch_tokens", 25_000, "2 GPUs share the batch"),
+                                           AutomaticSetting("model.names", ["a, b"], "they are those of the model")])
+    assert parsed(*arguments[1:]).assignments == ["data.batch_tokens=25000", "model.names=['a, b']", "a=1"]
+
+
+def test_the_note_on_fixed_defaults_names_the_settings_that_are_automatic() -> None:
+    chosen = [AutomaticSetting(key, 1, "it is small") for key in ("optimizer.learning_rate", "train.clip_norm")]
+    assert note_of_fixed_defaults(chosen) == (
+        "Several workers use the fixed defaults of --help-settings, except optimizer.learning_rate and "
+        "train.clip_norm, because automatic settings depend on one machine: set the precision, the schedule and the "
+        "batch size with --set.")
 
 
 @pytest.mark.parametrize(("arguments", "sentences"), [

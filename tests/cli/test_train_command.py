@@ -319,17 +319,12 @@ WORKERS = '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "i
 
 @pytest.mark.parametrize(("arguments", "tf_config", "mode"), [
     ([], "", "automatic"), (["--defaults", "automatic"], "", "automatic"), (["--defaults", "fixed"], "", "fixed"),
-    (["--workers", "2"], "", "fixed"), ([], WORKERS, "fixed")])
+    (["--workers", "2"], "", "shared"), ([], WORKERS, "shared"),
+    (["--workers", "2", "--defaults", "fixed"], "", "fixed")])
 def test_a_new_run_has_automatic_defaults_except_with_several_workers(monkeypatch, arguments, tf_config, mode):
     monkeypatch.setenv("TF_CONFIG", tf_config)
     options = make_parser(["train"])[0].parse_args(["train", *arguments])
     assert defaults_mode(options.defaults, options.workers is not None or workers_of_cluster() is not None) == mode
-
-
-@pytest.mark.parametrize(("requested", "on_gpus", "mode"), [
-    (None, True, "batch"), (None, False, "fixed"), ("fixed", True, "fixed")])
-def test_several_workers_choose_a_batch_for_their_gpus(requested, on_gpus, mode):
-    assert defaults_mode(requested, True, on_gpus) == mode
 
 
 @pytest.mark.parametrize(("specified", "batch_tokens"), [({}, 800), ({"data.batch_tokens": 777}, 777)])
@@ -337,10 +332,16 @@ def test_several_workers_have_the_same_tokens_for_each_gpu_and_fixed_settings(
         data, monkeypatch, specified, batch_tokens):
     monkeypatch.setattr(batch_rules, "TOKENS_PER_GPU", 100)
     resolution = resolve_settings(SettingsSources(
-        overrides=(Overrides("--set", specified),), defaults="batch", open_data=lambda: PreparedData(data),
+        overrides=(Overrides("--set", specified),), defaults="shared", open_data=lambda: PreparedData(data),
         gpus=[0, 1], workers=4))
     assert resolution.settings == apply_overrides(default_settings(), {"data.batch_tokens": batch_tokens})
     assert [setting.key for setting in resolution.automatic] == ["data.batch_tokens"] * (not specified)
+
+
+def test_several_workers_on_the_cpu_have_fixed_settings_and_the_specified_towers(data):
+    resolution = resolve_settings(SettingsSources(
+        defaults="shared", open_data=lambda: PreparedData(data), workers=2, towers=3))
+    assert (resolution.settings, resolution.automatic, resolution.towers) == (default_settings(), None, 3)
 
 
 def resolved(run: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> ResolvedSettings:

@@ -215,7 +215,7 @@ def test_suggestions_during_an_adaptation_do_not_change_its_corrections(job: Ada
     trained: list[list[Correction]] = []
     monkeypatch.setattr(adaptation, "check_pairs", lambda *_: write_corrections(job.corrections, [("late", "s")]))
     monkeypatch.setattr(adaptation, "_prepare_corrections",
-                        lambda model, splits, directory: trained.append(sorted(sum(splits.values(), []))))
+                        lambda job, splits, *_: trained.append(sorted(sum(splits.values(), []))))
     monkeypatch.setattr(adaptation, "_train", lambda *_: 128 + signal.SIGTERM)
     stored = sorted(read_corrections(job.corrections)[1])
     reports: list[str] = []
@@ -485,11 +485,42 @@ def test_sources_have_the_source_prefix_where_the_model_reads_them(
     assert read == [("<2de> word", "WORD"), ("WORD", "word")]
 
     monkeypatch.setattr(adaptation, "with_vocabulary_of", lambda settings, *_: settings)
-    monkeypatch.setattr(adaptation, "prepare", lambda settings: settings)
+    monkeypatch.setattr(adaptation, "prepare", lambda settings: SimpleNamespace(pairs=1))
     tagged = replace(job, card=CardText(source_prefix="<2de>"), model=model)
-    _prepare_corrections(tagged, {"train": [Correction("a", "A")], "valid": [Correction("b", "B")]}, tmp_path)
+    splits = {"train": [Correction("a", "A")], "valid": [Correction("b", "B")]}
+    _prepare_corrections(tagged, splits, tmp_path, read.append)  # type: ignore[arg-type]
     texts = {name: (tmp_path / name).read_text() for name in ("train.source", "train.target", "valid.source")}
     assert texts == {"train.source": "<2de> a\n", "train.target": "A\n", "valid.source": "<2de> b\n"}
+
+
+@pytest.mark.parametrize(("short", "long", "unequal", "problem"), [
+    (25, 0, 0, None),
+    (25, 2, 1, ""),
+    (19, 6, 0, "6 of 25 corrections for training are left out: 6 long source"),
+    (0, 25, 0, "25 of 25 corrections for training are left out: 25 long source (lines 1, 2, 3, 4, 5, ...)")])
+def test_corrections_that_the_preparation_leaves_out_are_reported_and_too_few_are_refused(
+        tmp_path: Path, job: AdaptationJob, monkeypatch: pytest.MonkeyPatch, short: int, long: int, unequal: int,
+        problem: str | None) -> None:
+    train = [*(Correction(f"a {number}", "A") for number in range(short)), *[Correction("a " * 201, "A " * 201)] * long,
+             *[Correction("a", "A " * 10)] * unequal]
+    monkeypatch.setattr(adaptation, "with_vocabulary_of", lambda settings, *_: replace(settings, vocab_kind="word"))
+    model: Any = job.model
+    model.run = SimpleNamespace(vocabulary=tmp_path)
+    directory, reports = job.work / "key-hash", list[str]()
+    (directory / "run").mkdir(parents=True)
+    splits = {"train": train, "valid": [Correction("a", "A")]}
+    limits = "(the limits are 200 tokens, and the ratio 9)"
+    if not problem:
+        assert _prepare_corrections(job, splits, directory, reports.append) and (directory / "run").exists()
+        assert reports == ([] if problem is None else [
+            f"3 of 28 corrections for training are left out: 2 long source, 1 length ratio {limits}."])
+        return
+    with pytest.raises(DataError) as error:
+        _prepare_corrections(job, splits, directory, reports.append)
+    assert str(error.value) == (
+        f"{job.corrections}: {problem} {limits}, and {short} remain, where at least 20 are needed: divide long "
+        "corrections into sentences, or collect more.")
+    assert not directory.exists() and not reports       # the next adaptation does not resume with these corrections
 
 
 def test_targets_are_not_scored_as_sources_of_a_model_with_source_factors(monkeypatch: pytest.MonkeyPatch) -> None:

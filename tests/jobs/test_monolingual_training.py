@@ -327,10 +327,10 @@ def test_translated_pairs_are_no_general_data(make_job: Callable[..., Monolingua
 
 
 @pytest.mark.parametrize("side", ["target", "source"])
-def test_the_first_model_has_no_initial_parameters_and_no_shortlist_of_another_direction(
+def test_the_first_model_has_no_initial_parameters_no_mixed_pairs_and_no_shortlist_of_another_direction(
         make_job: Callable[..., MonolingualJob], side: str) -> None:
     overrides = (Overrides("mine.yaml", {"search.shortlist": "lex", "init.checkpoint": "runs/a"}),
-                 Overrides("--set", {"search.beam_size": 3, "search.shortlist": "lex"}))
+                 Overrides("--set", {"search.beam_size": 3, "search.shortlist": "lex", "data.general_share": 0.3}))
     passed: list[Any] = []
     job = make_job(side=side, sources=SettingsSources(overrides=overrides))
     stages: Any = SimpleNamespace(
@@ -357,6 +357,21 @@ def test_settings_of_a_started_model_and_of_frozen_variables_are_not_for_the_fir
     assert [[values for _, values in sources.overrides] for sources in passed] == [
         [{"architecture": "rnnsearch", **rates}, {"data.batch_tokens": 512}, {}],
         [{}, {"data.batch_tokens": 512}, {}]]
+
+
+def test_a_setting_of_the_final_model_without_effect_is_refused_before_the_translation(
+        make_job: Callable[..., MonolingualJob], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Stages, "run", lambda stages: 0)
+    models: Any = [SimpleNamespace(name="m", weights_checksum=lambda: "abc")]
+
+    def train(**assigned: Any) -> int:
+        values = {"train.steps": 5, **{key.replace("__", "."): value for key, value in assigned.items()}}
+        sources = SettingsSources(overrides=(Overrides("--set", values),))
+        return train_with_monolingual_text(make_job(sources=sources, models=models), print)
+
+    assert train(data__general_share=0.3) == 0
+    with pytest.raises(SettingsError, match="--set: schedule.decay_steps=9 has no effect with schedule.name=inverse"):
+        train(schedule__decay_steps=9)
 
 
 @pytest.mark.parametrize(("side", "languages"), [("target", "en-tr"), ("source", "tr-en")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,18 +11,13 @@ import yaml
 
 from towernmt.core.errors import SettingsError
 from towernmt.core.settings import apply_overrides, save_yaml
+from towernmt.dataflow.batches import mixed_data
 from towernmt.run.automatic_settings import apply_automatic_settings
+from towernmt.run.changed_limit import DEPENDS_ON_LIMIT, note_of_changed_limit
 from towernmt.run.directory import RunDirectory
 from towernmt.run.introduction import AutomaticSettingsRecord
 from towernmt.run.product_rates import ProductRates
-from towernmt.run.resolve import (
-    DEPENDS_ON_LIMIT,
-    Overrides,
-    SettingsSources,
-    note_of_changed_limit,
-    recorded_automatic_settings,
-    resolve_settings,
-)
+from towernmt.run.resolve import Overrides, SettingsSources, recorded_automatic_settings, resolve_settings
 from towernmt.run.rules import model_rules
 from towernmt.run.rules.automatic_value import AutomaticSetting
 from towernmt.run.run_settings import default_settings
@@ -67,32 +63,53 @@ def test_what_was_chosen_by_another_limit_and_stays_is_told(tmp_path):
     """Settings that were specified later, or that do not depend on the limit, are not reported."""
     run = run_with(tmp_path, CHOSEN)
     settings = apply_overrides(default_settings(), {**TEN_MINUTES, "train.minutes": 600, "model.residual_dropout": 0.2})
-    assert note_of_changed_limit(recorded_automatic_settings(run), run.settings_like(settings), settings) == (
+    assert note_of_changed_limit(recorded_automatic_settings(run), run.settings_like(settings), settings, False) == (
         "train.minutes changed from 10 to 600. These automatic settings keep their old values: checkpoint.minutes=1.0. "
         "Use --set to change them.")
 
 
-GENERAL = {"init.checkpoint": "runs/a", "data.general_share": 0.75}
+STARTED = {"init.checkpoint": "runs/a", "optimizer.name": "muon"}
 NOT_ANOTHER_SHARE = ("data.general_share=0.75 was chosen for the old limit, too, and only a new run can have another "
                      "share.")
+RATE, WITHOUT_RATE = ["checkpoint.minutes=1.0", "optimizer.learning_rate=1.0"], ["checkpoint.minutes=1.0"]
 
 
-@pytest.mark.parametrize(("settings", "chosen", "names", "advice"), [
-    (GENERAL, {**CHOSEN, "data.general_share": 0.75}, ["checkpoint.minutes=1.0", "optimizer.learning_rate=1.0"],
-     NOT_ANOTHER_SHARE),
-    (GENERAL, CHOSEN, ["checkpoint.minutes=1.0"], ""),         # the share was specified
-    ({"schedule.name": "noam"}, {**CHOSEN, "schedule.warmup_steps": 4000},
-     ["schedule.warmup_steps=4000", "checkpoint.minutes=1.0", "optimizer.learning_rate=1.0"], ""),
-    ({"schedule.name": "noam"}, CHOSEN, ["checkpoint.minutes=1.0"], "")])
+@pytest.mark.parametrize(("settings", "chosen", "has_general_data", "names", "advice"), [
+    ({**STARTED, "data.general_share": 0.75}, {"data.general_share": 0.75}, True, RATE, NOT_ANOTHER_SHARE),
+    ({**STARTED, "data.general_share": 0.5}, {}, True, RATE, ""),         # the share was specified
+    ({**STARTED, "data.general_share": 0.75}, {}, True, WITHOUT_RATE, ""),      # at which the rate is always the same
+    ({**STARTED, "data.general_share": 0.5}, {}, False, WITHOUT_RATE, ""),
+    ({**STARTED, "optimizer.name": "adam"}, {}, True, WITHOUT_RATE, ""),     # whose rate does not depend on the passes
+    ({**STARTED, "init.checkpoint": ""}, {"data.general_share": 0.5}, True, WITHOUT_RATE, ""),
+    ({"schedule.name": "noam"}, {"schedule.warmup_steps": 4000}, False, ["schedule.warmup_steps=4000", *RATE], ""),
+    ({"schedule.name": "noam"}, {}, False, WITHOUT_RATE, "")])
 def test_settings_that_depend_on_the_passes_over_general_text_or_on_the_warm_up_are_reported(
-        tmp_path, settings, chosen, names, advice):
-    run = run_with(tmp_path, chosen)
+        tmp_path, settings, chosen, has_general_data, names, advice):
+    run = run_with(tmp_path, {**CHOSEN, **chosen})
     old = apply_overrides(default_settings(), {**TEN_MINUTES, **settings})
     save_yaml(old, run.path / "settings.yaml")
     new = apply_overrides(old, {"train.minutes": 600, "model.residual_dropout": 0.2})
-    assert note_of_changed_limit(recorded_automatic_settings(run), old, new) == (
+    assert note_of_changed_limit(recorded_automatic_settings(run), old, new, has_general_data) == (
         f"train.minutes changed from 10 to 600. These automatic settings keep their old values: {', '.join(names)}. "
         f"Use --set to change them. {advice}".rstrip())
+
+
+@pytest.mark.parametrize(("share", "rates"), [(0.5, 2), (0.75, 1)])
+def test_the_rate_depends_on_the_limit_at_the_shares_at_which_it_is_reported(monkeypatch, share, rates):
+    monkeypatch.setattr(model_rules, "settings_of_initial_run", lambda settings: iter(()))
+    found = automatic_values({**STARTED, "data.general_share": share}, is_mixed=True)
+    assert len({values["optimizer.learning_rate"] for values in found}) == rates
+
+
+@pytest.mark.parametrize("has_general_data", [True, False])
+def test_the_data_of_a_resumed_run_show_whether_its_rate_depends_on_the_limit(tmp_path, monkeypatch, has_general_data):
+    run = run_with(tmp_path, CHOSEN)
+    save_yaml(apply_overrides(default_settings(), {**TEN_MINUTES, **STARTED}), run.path / "settings.yaml")
+    data = SimpleNamespace(translated=False) if has_general_data else SimpleNamespace()
+    monkeypatch.setattr(mixed_data, "MixedData", SimpleNamespace if has_general_data else str)
+    resolved = resolve_settings(SettingsSources(
+        run=run, open_data=lambda: data, overrides=(Overrides("--set", {"train.minutes": 600}),)))
+    assert ("optimizer.learning_rate=1.0" in resolved.notes[0]) == has_general_data
 
 
 def test_only_the_share_of_general_text_and_the_rate_depend_on_the_limit_besides(monkeypatch):
@@ -130,7 +147,7 @@ def test_other_initial_values_are_refused_if_the_run_has_begun(tmp_path, change)
 def test_nothing_is_told_of_the_same_limit_or_where_nothing_was_chosen_by_it(tmp_path, chosen, minutes):
     run = run_with(tmp_path, chosen)
     settings = apply_overrides(default_settings(), {**TEN_MINUTES, "train.minutes": minutes})
-    assert note_of_changed_limit(recorded_automatic_settings(run), run.settings_like(settings), settings) == ""
+    assert note_of_changed_limit(recorded_automatic_settings(run), run.settings_like(settings), settings, False) == ""
 
 
 def test_all_that_is_chosen_by_a_limit_is_among_what_is_told():

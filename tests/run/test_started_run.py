@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +13,13 @@ import pytest
 from towernmt.checkpoint.records import INITIAL_WEIGHTS, provenance, recorded_initial_weights
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import SettingsError
-from towernmt.core.settings import apply_overrides
+from towernmt.core.settings import apply_overrides, flatten
 from towernmt.dataflow.vocabulary.source_text import SourceText
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.run.directory import RunDirectory
-from towernmt.run.resolve import Overrides, SettingsSources, resolve_settings
-from towernmt.run.run_settings import Settings, default_settings
+from towernmt.run.resolve import Overrides, SettingsSources, read_config, resolve_settings
+from towernmt.run.run_settings import InitSettings, Settings, default_settings
 from towernmt.run.started_run import StartingModel, check_data_of_start, starting_settings
 
 SAVED = {"model.hidden_size": 32, "model.heads": 2, "model.postprocess": "drn", "model.preprocess": "",
@@ -56,7 +57,7 @@ def begun(run: RunDirectory, start: StartingModel) -> RunDirectory:
     return run
 
 
-def resolved(start: StartingModel, *overrides: tuple[str, dict[str, Any]], **more: Any) -> Any:
+def resolved(start: StartingModel, *overrides: tuple[str, Mapping[str, Any]], **more: Any) -> Any:
     """Resolve the settings of a run that starts from the model."""
     return resolve_settings(SettingsSources(start=start, overrides=tuple(Overrides(*one) for one in overrides),
                                             **more)).settings
@@ -139,6 +140,73 @@ def test_equal_values_and_settings_of_training_are_accepted(start: StartingModel
                         ("--set", {"model.lhuc": True, "model.residual_dropout": 0.2, "train.steps": 5}),
                         model="transformer")
     assert settings.model.lhuc and settings.model.residual_dropout == 0.2 and settings.train.steps == 5
+
+
+@pytest.mark.parametrize("recorded", [
+    {"init.embeddings": "cooccurrence"}, {"init.checkpoint": "runs/b"},
+    {"init.source_embeddings": "a.npy", "init.target_embeddings": "b.npy"}])
+def test_the_settings_of_an_earlier_training_are_used_with_a_starting_model(
+        start: StartingModel, tmp_path: Path, recorded: dict[str, Any]) -> None:
+    """The file contains all settings, also those of random or other initial values."""
+    earlier, run = RunDirectory(tmp_path / "earlier"), RunDirectory(tmp_path / "second")
+    earlier.save_settings(apply_overrides(default_settings(), {**SAVED, "schedule.name": "constant", **recorded}))
+    config = read_config(earlier.path / "settings.yaml")
+    expected = flatten(earlier.settings()) | flatten(InitSettings(start.location), "init.")
+    result = resolve_settings(SettingsSources(start=start, overrides=(config,)))
+    assert flatten(result.settings) == expected
+    replaced = " and ".join(f"{key}={value}" for key, value in recorded.items())
+    has = "have" if len(recorded) > 1 else "has"
+    assert result.notes == ["A note.", f"{config.origin}: {replaced} {has} no effect, because the run starts from "
+                            "--start first."]
+    run.save_settings(result.settings, provenance({INITIAL_WEIGHTS: start.weights_checksum()}))
+    (run.path / "automatic.yaml").write_text("")
+    assert flatten(resolved(start, config, run=run)) == expected        # the same command resumes the run
+    own = Overrides(config.origin, {"init.checkpoint": start.location, "init.embeddings": "random"})
+    assert resolve_settings(SettingsSources(start=start, overrides=(own,))).notes == ["A note."]
+
+
+@pytest.mark.parametrize(("architecture", "message"), [
+    ("transformer", "model.hidden_size=256, but the parameters of --start first need model.hidden_size=32: remove the "
+                    "group `model` from a copy of the file, to use its other settings."),
+    ("rnnsearch", "has the settings of the model rnnsearch, but the model of --start first is transformer: remove "
+                  "`architecture` and the group `model` from a copy of the file, to use its other settings.")])
+def test_the_settings_of_a_training_of_another_model_are_refused_with_the_remedy(
+        start: StartingModel, tmp_path: Path, architecture: str, message: str) -> None:
+    earlier = RunDirectory(tmp_path / "earlier")
+    earlier.save_settings(apply_overrides(default_settings(architecture), {"train.steps": 7}))
+    config = read_config(earlier.path / "settings.yaml")
+    with pytest.raises(SettingsError) as error:
+        resolved(start, config)
+    assert str(error.value) == f"{config.origin}{':' * (architecture == 'transformer')} {message}"
+    others = {key: value for key, value in config.values.items() if key.partition(".")[0] not in (
+        "architecture", "model")}
+    assert resolved(start, (config.origin, others)).train.steps == 7
+
+
+@pytest.mark.parametrize(("optimizer", "specified", "rate"), [
+    ("muon", {"model.hidden_size": 32}, 0.000333), ("adam", {}, 0.0002),
+    ("adam", {"optimizer.learning_rate": 0.5}, 0.5), ("adam", {"schedule.name": "piecewise",
+                                                               "schedule.values": [0.1]}, None)])
+def test_several_workers_have_the_optimizer_and_the_rate_of_a_trained_model(
+        start: StartingModel, optimizer: str, specified: dict[str, Any], rate: float | None) -> None:
+    RunDirectory(start.run.path).save_settings(apply_overrides(
+        default_settings(), {**SAVED, "optimizer.name": optimizer}))
+    vocabulary = start.run.vocabularies()[0]
+    data: Any = SimpleNamespace(directory="data", source_vocabulary=vocabulary, target_vocabulary=vocabulary,
+                                valid_source=[], validation_sets=[], copy_vocabularies=lambda place: save_vocabularies(
+                                    vocabulary, vocabulary, place))
+    result = resolve_settings(SettingsSources(
+        start=at(start.run.path), overrides=(Overrides("--set", specified),), defaults="shared",
+        open_data=lambda: data, workers=2, towers=1))
+    usual = default_settings().optimizer.learning_rate
+    assert (result.settings.optimizer.name, result.settings.optimizer.learning_rate) == (
+        optimizer, usual if rate is None else rate)
+    automatic = {setting.key for setting in result.automatic or ()}
+    assert ("optimizer.learning_rate" in automatic) == (rate in (0.000333, 0.0002)) and result.towers == 1
+    assert automatic <= {"optimizer.name", "optimizer.learning_rate", "train.clip_norm"}
+    fixed = resolve_settings(SettingsSources(start=at(start.run.path), defaults="fixed", open_data=lambda: data,
+                                             workers=2))
+    assert fixed.settings.optimizer == default_settings().optimizer and fixed.automatic is None
 
 
 def test_a_run_resumes_only_with_the_model_that_it_began_with(start: StartingModel, tmp_path: Path) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from tensorpack.utils import logger
 
-from towernmt.callbacks.stateful import EndOfTraining, Period, StatefulCallback, find_callbacks
+from towernmt.callbacks.stateful import EndOfTraining, Period, StatefulCallback, find_callbacks, saved_number
 from towernmt.callbacks.status_line import duration
 from towernmt.callbacks.stop_on_signal import StopOnSignal
 from towernmt.callbacks.summaries import markdown_cell, text_summary
@@ -184,6 +184,12 @@ class BleuValidator(StatefulCallback):
         if state["metric"] == self.metric and not self.had_other_text(state, self.metric or ""):
             best_score = state["best_score"]
             self.best_score, self.best_step = None if best_score is None else float(best_score), int(state["best_step"])
+
+    @classmethod
+    def saved_last_step(cls, states: Mapping[str, Any]) -> int | None:
+        """Return the step of the last validation in the states of a checkpoint; None without validation."""
+        step = saved_number(states, cls.state_key, "last_step")
+        return None if step is None else int(step)
 
     def had_other_text(self, state: dict[str, Any], scalar: str) -> bool:
         """Return whether a scalar was computed on other sentences, so that its values are not comparable.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tensorpack.utils import logger
 
-from towernmt.callbacks.stateful import StatefulCallback, find_callbacks, training_towers
+from towernmt.callbacks.stateful import StatefulCallback, find_callbacks, saved_number, training_towers
 from towernmt.callbacks.status_line import Bar, Figures, StatusLine, duration
 from towernmt.callbacks.stopping import StopAfterMinutes, StopAtStep
 from towernmt.callbacks.validation_metrics import perplexity_from_loss
@@ -79,6 +79,11 @@ class Progress(StatefulCallback):
         if state:
             self._tokens_before, self._seconds_before = float(state["target_tokens"]), float(state["seconds"])
             self._restored = True
+
+    @classmethod
+    def saved_seconds(cls, states: Mapping[str, Any]) -> float | None:
+        """Return the seconds of training in the states of a checkpoint; None if they are not known."""
+        return saved_number(states, cls.state_key, "seconds")
 
     def _setup_graph(self) -> None:
         self._fetches = _find_tensors(self.trainer, self.graph)

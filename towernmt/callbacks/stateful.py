@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from tensorpack.callbacks import Callback, ProxyCallback
@@ -125,6 +125,19 @@ class StatefulCallback(Callback):
     def _missing_method(self, name: str) -> SettingsError:
         return SettingsError(f"{type(self).__name__} is a StatefulCallback without {name}(): write that method, by "
                              "which checkpoints save and restore the state of the callback.")
+
+
+def saved_number(states: Mapping[str, Any], key: str, name: str) -> float | None:
+    """Return a number from the state of a callback in a checkpoint; None if it is missing.
+
+    Args:
+        states: the states of all callbacks, by `state_key`.
+        key: `state_key` of the callback.
+        name: name of the number in its state.
+    """
+    state = states.get(key)
+    value = state.get(name) if isinstance(state, dict) else None
+    return value if isinstance(value, (int, float)) else None
 
 
 class Patience:

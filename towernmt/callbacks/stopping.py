@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tensorpack.callbacks import Callback
 from tensorpack.train.base import StopTraining
 
-from towernmt.callbacks.stateful import Patience, ScoreWatcher, StatefulCallback
+from towernmt.callbacks.stateful import Patience, ScoreWatcher, StatefulCallback, saved_number
 from towernmt.core.errors import SettingsError
 from towernmt.core.world import current_world
 
@@ -98,6 +98,15 @@ class StopAfterMinutes(StatefulCallback):
     def restore_state(self, state: dict[str, Any]) -> None:
         self._previous_seconds = float(state["elapsed_seconds"])
 
+    @classmethod
+    def saved_seconds(cls, states: Mapping[str, Any]) -> float | None:
+        """Return the seconds of training in the states of a checkpoint; None if the run had no such limit."""
+        return saved_number(states, cls.state_key, "elapsed_seconds")
+
+    def restore_seconds(self, seconds: float) -> None:
+        """Count seconds of training before a resume, also of a run without this limit."""
+        self._previous_seconds = seconds
+
 
 class EndOfEpochs(StatefulCallback):
     """Estimates the update at which the epochs of a run end.
@@ -183,3 +192,9 @@ class EarlyStopping(ScoreWatcher):
     def restore_state(self, state: dict[str, Any]) -> None:
         if state["metric"] == self.metric and not self.forgets_scores:   # the patience of another metric is ignored
             self._patience.restore_state(state)
+
+    @classmethod
+    def saved_failures(cls, states: Mapping[str, Any], metric: str) -> int:
+        """Return the number of validations without improvement in the states of a checkpoint; 0 of another metric."""
+        failures = saved_number(states, cls.state_key, "failures")
+        return 0 if failures is None or states[cls.state_key].get("metric", metric) != metric else int(failures)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from towernmt.cluster.cluster_description import cluster_from_environment
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from towernmt.dataflow.batches.training_data import TrainingData
     from towernmt.run.directory import RunDirectory
     from towernmt.run.resolve import DefaultsMode, SettingsSources
+    from towernmt.run.rules.automatic_value import AutomaticSetting
     from towernmt.run.started_run import StartingModel
 
 
@@ -41,13 +42,12 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
                         help="print the settings (those with PART in their names) and the values of presets, and exit")
 
 
-def defaults_mode(requested: str | None, several_workers: bool, on_gpus: bool = False) -> DefaultsMode:
+def defaults_mode(requested: str | None, several_workers: bool) -> DefaultsMode:
     """Return the mode of the defaults for the value of `--defaults`.
 
     Args:
         requested: value of `--defaults`; None for the default.
         several_workers: whether several processes train.
-        on_gpus: whether they train on GPUs.
 
     Raises:
         SettingsError: automatic settings are requested for several workers, which must all have the same settings.
@@ -55,14 +55,20 @@ def defaults_mode(requested: str | None, several_workers: bool, on_gpus: bool = 
     if several_workers and requested == "automatic":
         raise SettingsError("--defaults automatic depends on one machine, but several workers may run on different "
                             "machines: leave it out.")
-    if several_workers and on_gpus and requested is None:
-        return "batch"
-    return "fixed" if several_workers or requested == "fixed" else "automatic"
+    if requested == "fixed":
+        return "fixed"
+    return "shared" if several_workers else "automatic"
 
 
-def note_of_fixed_defaults(mode: DefaultsMode) -> str:
-    """Return a sentence, for the log, on the fixed defaults that a new run of several workers has without a request."""
-    others, exception = ("the model", ", except data.batch_tokens,") if mode == "batch" else ("the batch size", "")
+def note_of_fixed_defaults(automatic: Sequence[AutomaticSetting]) -> str:
+    """Return a sentence, for the log, on the fixed defaults that a new run of several workers has without a request.
+
+    Args:
+        automatic: the automatic settings, which several workers can share.
+    """
+    keys = [setting.key for setting in automatic]
+    exception = f", except {' and '.join(keys)}," if keys else ""
+    others = "the model" if "data.batch_tokens" in keys else "the batch size"
     return (f"Several workers use the fixed defaults of --help-settings{exception} because automatic settings depend "
             f"on one machine: set the precision, the schedule and {others} with --set.")
 
@@ -88,9 +94,10 @@ def settings_sources(options: argparse.Namespace, open_data: Callable[[], Traini
     Raises:
         SettingsError: the configuration file, an assignment or a GPU number is invalid.
     """
+    from towernmt.run.ineffective_settings import COMMAND_LINE
     from towernmt.run.resolve import Overrides, SettingsSources, read_config
 
-    assigned_values = Overrides("--set", parse_assignments(options.assignments))
+    assigned_values = Overrides(COMMAND_LINE, parse_assignments(options.assignments))
     return SettingsSources(
         options.model, options.preset, existing_run(options.logdir), start=start,
         overrides=(read_config(options.config), assigned_values) if options.config else (assigned_values,),

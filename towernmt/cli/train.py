@@ -57,7 +57,7 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
                         help="settings of a new run that are not specified: automatic values for the corpus, the "
                              "training limit and this machine, each logged with its reason; or the fixed defaults "
                              "of --help-settings (default: automatic, but fixed with several workers, except the "
-                             "batch size on GPUs)")
+                             "batch size on GPUs and the learning rate of a starting model)")
     parser.add_argument("--dry-run", action="store_true",
                         help="print the automatic settings with their reasons, and a forecast of the updates, the "
                              "memory and the end, and train nothing")
@@ -99,10 +99,10 @@ def run_train(options: argparse.Namespace) -> int:
     source_run = run or (start.run if start is not None else None)
     open_data = cache(lambda: with_general_data(open_training_data(
         options.data, options.vocabulary, None if source_run is None else source_run.vocabulary), options.general))
-    mode = defaults_mode(options.defaults, workers is not None, bool(options.gpu))
+    mode = defaults_mode(options.defaults, workers is not None)
     resolved = resolve_settings(settings_sources(options, open_data, mode, workers, start))
     if workers is not None and run is None and options.defaults is None:
-        resolved = replace(resolved, notes=[*resolved.notes, note_of_fixed_defaults(mode)])
+        resolved = replace(resolved, notes=[*resolved.notes, note_of_fixed_defaults(resolved.automatic or ())])
     if options.dry_run:
         return print_forecast(options, resolved, open_data())
     if options.workers is not None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from towernmt.cli.run_options import gpu_numbers, option_name
 from towernmt.cluster.cluster_description import cluster_from_environment
 from towernmt.core.errors import SettingsError
+from towernmt.core.setting_values import assigned
 
 if TYPE_CHECKING:
     from towernmt.dataflow.batches.training_data import TrainingData
@@ -95,7 +96,7 @@ def worker_arguments(options: argparse.Namespace, automatic: Sequence[AutomaticS
     """
     arguments = ["train", "--defaults=fixed"]
     for setting in automatic:
-        arguments += ["--set", f"{setting.key}={setting.value}"]
+        arguments += ["--set", f"{setting.key}={assigned(setting.value)}"]
     for name, value in vars(options).items():
         if name in _NOT_FOR_WORKERS or value is None or value is False or value == []:
             continue

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from towernmt.core.directories import DirectoryLock
-from towernmt.core.errors import SettingsError
+from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.files import copy_access, has_package_manifest, write_text
 from towernmt.core.settings import apply_overrides
 from towernmt.dataflow.batches.training_data import TrainingData, is_prepared, with_general_data
-from towernmt.dataflow.preparation.preparation import prepare
+from towernmt.dataflow.preparation.preparation import NoPairLeftError, prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.prepared_data import open_prepared
 from towernmt.dataflow.text.clean_text import clean, with_tag
@@ -33,6 +33,7 @@ from towernmt.interop.starting_models import with_vocabulary_of
 from towernmt.jobs.adaptation_checks import check_pairs, unseen_sentences
 from towernmt.jobs.adaptation_comparison import compare_models, rejection_of
 from towernmt.jobs.corrections import (
+    MIN_CORRECTIONS,
     Correction,
     read_corrections,
     save_corrections,
@@ -40,9 +41,11 @@ from towernmt.jobs.corrections import (
 )
 from towernmt.predict.search.search_settings import SearchSettings
 from towernmt.predict.trained_model import TrainedModel
+from towernmt.run.changed_limit import LIMITS
 from towernmt.run.directory import RunDirectory
+from towernmt.run.ineffective_settings import COMMAND_LINE
 from towernmt.run.launch import train_resolved_settings
-from towernmt.run.resolve import LIMITS, Overrides, ResolvedSettings, SettingsSources, resolve_settings
+from towernmt.run.resolve import Overrides, ResolvedSettings, SettingsSources, resolve_settings
 from towernmt.run.rules.automatic_value import AutomaticSetting
 from towernmt.run.started_run import StartingModel
 
@@ -179,8 +182,12 @@ def _finish(directory: Path) -> None:
     key = directory.name.partition("-")[0]
     for other in [*directory.parent.glob(f"{key}-*")]:
         if other != directory:
-            (other / _CORRECTIONS).unlink(missing_ok=True)      # first, so that the rest is not resumed after a kill
-            shutil.rmtree(other, ignore_errors=True)
+            _remove(other)
+
+
+def _remove(directory: Path) -> None:
+    (directory / _CORRECTIONS).unlink(missing_ok=True)      # first, so that the rest is not resumed after a kill
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def _train_and_compare(job: AdaptationJob, directory: Path, corrections: Sequence[Correction], test: ValidationSet,
@@ -193,7 +200,8 @@ def _train_and_compare(job: AdaptationJob, directory: Path, corrections: Sequenc
     if left_out := len(test.source) - len(unseen.source):
         report(f"--test: {left_out} sentences are left out, because they are sources of corrections.")
     run = RunDirectory(directory / "run")
-    status = _train(job, with_general_data(_prepare_corrections(job, splits, directory), job.general), run)
+    prepared = _prepare_corrections(job, splits, directory, report)
+    status = _train(job, with_general_data(prepared, job.general), run)
     if status:
         return AdaptationResult(status)
     # Adaptations in two work directories may have the same output.
@@ -246,9 +254,16 @@ def _short_hash(content: Any) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
-def _prepare_corrections(job: AdaptationJob, splits: Mapping[str, Sequence[Correction]],
-                         directory: Path) -> TrainingData:
-    """Prepare the corrections for training and validation in a directory, with the vocabularies of the model."""
+def _prepare_corrections(job: AdaptationJob, splits: Mapping[str, Sequence[Correction]], directory: Path,
+                         report: Callable[[str], None]) -> TrainingData:
+    """Prepare the corrections for training and validation in a directory, with the vocabularies of the model.
+
+    The corrections that the preparation leaves out are reported.
+
+    Raises:
+        DataError: too few corrections remain for training. The directory is removed, because an adaptation with more
+            corrections would resume this one.
+    """
     model, tags = job.model, {"source": job.card.source_prefix, "target": ""}
     for name in ("train", "valid"):
         for (side, tag), lines in zip(tags.items(), zip(*splits[name], strict=True), strict=True):
@@ -257,7 +272,30 @@ def _prepare_corrections(job: AdaptationJob, splits: Mapping[str, Sequence[Corre
         source=str(directory / "train.source"), target=str(directory / "train.target"), valid_name=["corrections"],
         valid_source=str(directory / "valid.source"), valid_target=str(directory / "valid.target"),
         output=str(directory / "data"), workers=1)
-    return prepare(with_vocabulary_of(settings, model.name, model.run.vocabulary))
+    total = len(splits["train"])
+    try:
+        data = prepare(with_vocabulary_of(settings, model.name, model.run.vocabulary))
+    except NoPairLeftError as error:
+        raise _too_few_corrections(job, directory, 0, _left_out(settings, total, total, error.dropped)) from error
+    if data.pairs < total:
+        reasons = ", ".join(f"{entry['pairs']} {reason}" for reason, entry in data.statistics["dropped"].items()
+                            if entry["pairs"])
+        sentence = _left_out(settings, total - data.pairs, total, reasons)
+        if data.pairs < MIN_CORRECTIONS["train"]:
+            raise _too_few_corrections(job, directory, data.pairs, sentence)
+        report(f"{sentence}.")
+    return data
+
+
+def _left_out(settings: PrepareSettings, left_out: int, total: int, reasons: str) -> str:
+    return (f"{left_out} of {total} corrections for training are left out: {reasons} (the limits are "
+            f"{settings.max_length} tokens, and the ratio {settings.max_length_ratio:g})")
+
+
+def _too_few_corrections(job: AdaptationJob, directory: Path, remaining: int, left_out: str) -> DataError:
+    _remove(directory)
+    return DataError(f"{job.corrections}: {left_out}, and {remaining} remain, where at least "
+                     f"{MIN_CORRECTIONS['train']} are needed: divide long corrections into sentences, or collect more.")
 
 
 def _train(job: AdaptationJob, data: TrainingData, run: RunDirectory) -> int:
@@ -282,7 +320,7 @@ def with_rate_of_adaptation(resolved: ResolvedSettings) -> ResolvedSettings:
 def _resolve(job: AdaptationJob, **sources: Any) -> ResolvedSettings:
     """Return the settings of the training; without other sources, with their defaults instead of automatic values."""
     defaults = {} if job.general is None else {"data.general_share": GENERAL_SHARE}
-    overrides = Overrides("towernmt adapt", defaults), Overrides("--set", job.overrides)
+    overrides = Overrides("towernmt adapt", defaults), Overrides(COMMAND_LINE, job.overrides)
     return resolve_settings(SettingsSources(start=job.model, overrides=overrides, **sources))
 
 

@@ -17,7 +17,8 @@ from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.files import write_text
 from towernmt.core.structured_files import read_json
 from towernmt.dataflow.preparation.prepared_data import PreparedData
-from towernmt.run.resolve import LIMITS, SettingsSources
+from towernmt.run.changed_limit import LIMITS
+from towernmt.run.resolve import SettingsSources
 from towernmt.run.run_settings import Settings
 from towernmt.run.started_run import StartingModel, check_data_of_start
 

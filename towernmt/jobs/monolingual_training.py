@@ -88,6 +88,9 @@ def train_with_monolingual_text(job: MonolingualJob, report: Callable[[str], Non
     check_job(job, settings)
     facts = text_facts(job.text)
     if not job.has_started:     # so that an unsuitable text leaves no files
+        if job.models or job.sources.start is not None:     # the first stages take long, and have other settings
+            resolve_settings(dataclasses.replace(
+                job.sources, overrides=_without(job.sources, "data.general_share"), open_data=lambda: job.data))
         if job.text_check:
             if job.side == "source":
                 check_source_tags(job.data, facts.sample, job.option,
@@ -154,12 +157,10 @@ class _Stages:
                           60 * minutes - (self._model_seconds() or 0.0) if minutes else None)
         sources, data = job.sources, job.data
         # Frozen variables need the initial values of the final model. A shortlist lists translations in its direction.
-        final_only = ["init.", "train.only", "train.freeze"]
+        final_only = ["init.", "train.only", "train.freeze", "data.general_share"]
         final_only += ["search.shortlist"] if job.side == "target" else []
         final_only += SETTINGS_OF_STARTED_MODEL if sources.start is not None else []
-        overrides = [Overrides(origin, {key: value for key, value in values.items()
-                                        if not key.startswith(tuple(final_only))})
-                     for origin, values in sources.overrides]
+        overrides = _without(sources, *final_only)
         own_values: dict[str, Any] = dict(model_limits(self._limits))
         if job.side == "target" and self._languages:
             source, target = map(two_letter_code, parse_direction(self._languages))
@@ -335,6 +336,12 @@ class _Stages:
         return self._train(dataclasses.replace(job.sources, overrides=(
             Overrides(job.option, {"data.general_share": share}), *job.sources.overrides,
             Overrides(job.option, limits))), mixed, job.logdir)
+
+
+def _without(sources: SettingsSources, *beginnings: str) -> tuple[Overrides, ...]:
+    """Return the specified values, except settings with these beginnings."""
+    return tuple(Overrides(origin, {key: value for key, value in values.items() if not key.startswith(beginnings)})
+                 for origin, values in sources.overrides)
 
 
 class _Clock:

@@ -142,7 +142,7 @@ def _time_limit(train: TrainSettings, saved: CheckpointState | None) -> StopAfte
     limit = StopAfterMinutes(train.minutes)
     seconds = None if saved is None else trained_seconds(saved)
     if seconds is not None:
-        limit.restore_state({"elapsed_seconds": seconds})
+        limit.restore_seconds(seconds)
     return limit
 
 

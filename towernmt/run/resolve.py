@@ -20,9 +20,13 @@ from towernmt.core.settings import apply_overrides, flatten, load_yaml
 from towernmt.models.architectures import settings_and_presets
 from towernmt.run.automatic_options import PROPOSED_PRESETS, automatic_towers, proposed_preset
 from towernmt.run.automatic_settings import AUTOMATIC_SETTINGS_FILE, apply_automatic_settings
+from towernmt.run.changed_limit import note_of_changed_limit
+from towernmt.run.ineffective_settings import COMMAND_LINE, notes_of_ineffective_settings
 from towernmt.run.product_rates import product_rates
-from towernmt.run.rules.automatic_value import AutomaticSetting, is_transformer
+from towernmt.run.rules.automatic_value import AutomaticSetting, Rule, is_transformer
 from towernmt.run.rules.batch_rules import batch
+from towernmt.run.rules.model_rules import initial_model
+from towernmt.run.rules.update_rules import learning_rate
 from towernmt.run.run_settings import VOCABULARY_SIZES, Settings, affects_training_only, default_settings
 from towernmt.run.started_run import (
     StartingModel,
@@ -30,23 +34,21 @@ from towernmt.run.started_run import (
     check_overrides_of_start,
     check_resumed_start,
     starting_settings,
+    without_initial_values,
 )
-from towernmt.run.training_conditions import TrainingConditions, needs_product_rates, training_conditions
+from towernmt.run.training_conditions import (
+    TrainingConditions,
+    has_general_data,
+    needs_product_rates,
+    training_conditions,
+)
 
 if TYPE_CHECKING:       # `towernmt train --help-settings` needs no NumPy
     from towernmt.dataflow.batches.training_data import TrainingData
     from towernmt.run.directory import RunDirectory
 
-LIMITS = ("train.steps", "train.epochs", "train.minutes")
-DEPENDS_ON_LIMIT = (
-    "schedule.name", "schedule.warmup_steps", "model.residual_dropout", "model.embedding_dropout", "validation.steps",
-    "validation.minutes", "validation.sentences", "train.stop_patience", "checkpoint.steps", "checkpoint.minutes",
-    "checkpoint.average")
-"""Automatic settings that always depend on the training limit, and that can change within a run."""
-
-
-DefaultsMode: TypeAlias = Literal["automatic", "batch", "fixed"]
-"""Which settings of a new run get automatic values."""
+DefaultsMode: TypeAlias = Literal["automatic", "shared", "fixed"]
+"""Which settings of a new run get automatic values: all, those that several workers can share, or none."""
 
 
 class Overrides(NamedTuple):
@@ -72,13 +74,12 @@ class SettingsSources:
         base: settings that replace the defaults of the model, for example those of another run; ignored with `run`.
         start: the trained model from which a new run starts, instead of `base`; a resumed run must have begun with it.
         overrides: specified values; later ones replace earlier ones.
-        defaults: whether a new run gets automatic values, only an automatic batch size ("batch"), or fixed defaults.
+        defaults: which settings of a new run get automatic values.
         open_data: opens the training data, on which automatic values depend; called when the specified settings are
             found valid. None for no automatic values.
         gpus: numbers of the GPUs; None for the CPU.
         towers: number of towers on the CPU; None if not specified.
-        workers: number of processes that train together, which must not use the values of one machine, except the
-            batch size; None for a training in one process.
+        workers: number of processes that train together; None for a training in one process.
     """
 
     model: str | None = None
@@ -117,14 +118,30 @@ def resolve_settings(sources: SettingsSources) -> ResolvedSettings:
     """Return the settings of a run, with the reasons of the automatic ones.
 
     Raises:
-        SettingsError: an unknown model, preset or setting, or an invalid value.
+        SettingsError: an unknown model, preset or setting, an invalid value, or (if the data are known) a value of
+            `--set` without effect.
     """
+    notes: list[str] = []
+    if (start := sources.start) is not None:
+        kept = [without_initial_values(start, *each) for each in sources.overrides]
+        sources = dataclasses.replace(sources, overrides=tuple(
+            Overrides(each.origin, values) for each, (values, _) in zip(sources.overrides, kept, strict=True)))
+        notes = [note for _, note in kept if note]
     settings = _specified_settings(sources)
     data = sources.open_data() if sources.open_data is not None else None
     if data is not None and sources.start is not None:
         check_data_of_start(sources.start, data)
+    resolved = _with_saved_or_automatic_settings(sources, data, settings)
+    if data is not None:
+        notes += notes_of_ineffective_settings(resolved.settings, sources.overrides, data)
+    return dataclasses.replace(resolved, notes=[*resolved.notes, *notes])
+
+
+def _with_saved_or_automatic_settings(sources: SettingsSources, data: TrainingData | None, settings: Settings
+                                      ) -> ResolvedSettings:
+    """Return the specified settings, with the automatic ones of a new run or the towers of a resumed one."""
     if data is not None and sources.defaults != "fixed" and _is_new(sources.run):
-        add_values = _with_automatic_batch if sources.defaults == "batch" else _with_automatic_settings
+        add_values = _with_shared_settings if sources.defaults == "shared" else _with_automatic_settings
         return add_values(sources, data, settings)
     if sources.run is None:
         return ResolvedSettings(settings, towers=sources.towers, notes=_notes_of_start(sources))
@@ -134,7 +151,7 @@ def resolve_settings(sources: SettingsSources) -> ResolvedSettings:
     towers = sources.towers
     if sources.gpus is None and towers is None:
         towers = _recorded_towers(sources.run, recorded)
-    note = note_of_changed_limit(recorded, sources.run.settings_like(settings), settings)
+    note = note_of_changed_limit(recorded, sources.run.settings_like(settings), settings, has_general_data(data))
     return ResolvedSettings(settings, towers=towers, notes=[note] if note else [])
 
 
@@ -188,11 +205,12 @@ def _without_name_of_model(origin: str, values: Mapping[str, Any], sources: Sett
     Raises:
         SettingsError: the name is of another model, and `--model` is not specified.
     """
-    names = {settings.architecture, *([] if sources.run is None else [sources.run.architecture()])}
+    runs = [sources.run, None if sources.start is None else sources.start.run]
+    names = {settings.architecture, *(run.architecture() for run in runs if run is not None)}
     name = values.get("architecture", settings.architecture)
     if sources.model is None and name not in names:
         raise SettingsError(f"{origin}: architecture={name} is the name of another model than {settings.architecture}: "
-                            "pass it as --model instead." if origin == "--set" else
+                            "pass it as --model instead." if origin == COMMAND_LINE else
                             f"{origin} has the settings of the model {name}: pass --model {name}, or --model with the "
                             "model that shall have these settings.")
     return {key: value for key, value in values.items() if key != "architecture"}
@@ -291,11 +309,20 @@ def _notes_of_start(sources: SettingsSources) -> list[str]:
     return [] if sources.start is None else [*sources.start.notes]
 
 
-def _with_automatic_batch(sources: SettingsSources, data: TrainingData, settings: Settings) -> ResolvedSettings:
-    """Return the settings with an automatic batch size for the GPUs of all workers."""
+def _with_shared_settings(sources: SettingsSources, data: TrainingData, settings: Settings) -> ResolvedSettings:
+    """Return the settings with the automatic values that several workers can share.
+
+    All workers must have the same values. The batch size is that of the GPUs of all workers. The optimizer and the
+    learning rate of a model that is trained already depend only on the model, the data and the other settings.
+    """
+    rules: list[Rule] = [batch] if sources.gpus else []
+    if settings.init.checkpoint:
+        rules = [initial_model, *rules, learning_rate]
+    if not rules:
+        return ResolvedSettings(settings, towers=sources.towers, notes=_notes_of_start(sources))
     conditions = training_conditions(data, sources.gpus, None, sources.workers or 1)
-    settings, automatic = apply_automatic_settings(settings, conditions, _specified_keys(sources, settings), [batch])
-    return ResolvedSettings(settings, automatic, notes=_notes_of_start(sources), conditions=conditions)
+    settings, automatic = apply_automatic_settings(settings, conditions, _specified_keys(sources, settings), rules)
+    return ResolvedSettings(settings, automatic, sources.towers, _notes_of_start(sources), conditions)
 
 
 def _specified_keys(sources: SettingsSources, settings: Settings) -> set[str]:
@@ -347,29 +374,3 @@ def _recorded_towers(run: RunDirectory, recorded: Mapping[str, Any]) -> int | No
         raise SettingsError(f"{run.path / AUTOMATIC_SETTINGS_FILE}: --towers has the value {towers!r}, but must be a "
                             "whole number from 1: correct it, or pass --towers N.")
     return towers
-
-
-def note_of_changed_limit(recorded: Mapping[str, Any], old: Settings, new: Settings) -> str:
-    """Return a sentence on automatic settings that keep their values although the limit has changed, or "".
-
-    Args:
-        recorded: automatic settings of the run's start.
-        old: saved settings of the run.
-        new: settings with which the run resumes.
-    """
-    old_values, new_values = flatten(old), flatten(new)
-    changes = [f"{key} changed from {old_values[key]:g} to {new_values[key]:g}" for key in LIMITS
-               if new_values[key] != old_values[key]]
-    share = "data.general_share"        # recorded if general data are mixed in
-    has_general_data = bool(new.init.checkpoint) and share in recorded
-    has_factor_of_warmup = new.schedule.name == noam.__name__ and "schedule.warmup_steps" in recorded
-    keys = [*DEPENDS_ON_LIMIT, *(["optimizer.learning_rate"] if has_general_data or has_factor_of_warmup else [])]
-    unchanged = [f"{key}={new_values[key]}" for key in keys if key in recorded and new_values.get(key) == recorded[key]]
-    notes = []
-    if unchanged:
-        notes.append(f"These automatic settings keep their old values: {', '.join(unchanged)}. Use --set to change "
-                     "them.")
-    if has_general_data and new_values[share] == recorded[share]:
-        notes.append(f"{share}={new_values[share]} was chosen for the old limit, too, and only a new run can have "
-                     "another share.")
-    return " ".join([f"{', '.join(changes)}.", *notes]) if changes and notes else ""

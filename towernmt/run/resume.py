@@ -121,10 +121,11 @@ def _limit_reached(state: CheckpointState, settings: TrainSettings, metric: str 
     seconds = trained_seconds(state)
     if settings.minutes and seconds is not None and seconds >= 60 * settings.minutes:
         return f"train.minutes={settings.minutes:g} is reached"
-    failures = _callback_number(state, "early_stopping", "failures")
-    if (metric is not None and settings.stop_patience and failures is not None and failures >= settings.stop_patience
-            and state.callbacks["early_stopping"].get("metric", metric) == metric):
-        return f"train.stop_patience={settings.stop_patience} validations without a better score are reached"
+    if metric is not None and settings.stop_patience:
+        from towernmt.callbacks.stopping import EarlyStopping  # imports TensorFlow
+
+        if EarlyStopping.saved_failures(state.callbacks, metric) >= settings.stop_patience:
+            return f"train.stop_patience={settings.stop_patience} validations without a better score are reached"
     return ""
 
 
@@ -138,7 +139,9 @@ def _epochs(position: str | None) -> int:
 
 def _lacks_validation(state: CheckpointState) -> bool:
     """Return whether the run ended before the validation of its last step, which the next start does."""
-    last = _callback_number(state, "bleu_validator", "last_step")
+    from towernmt.callbacks.bleu_validator import BleuValidator  # imports TensorFlow
+
+    last = BleuValidator.saved_last_step(state.callbacks)
     return last is not None and last < state.step
 
 
@@ -147,12 +150,8 @@ def trained_seconds(state: CheckpointState) -> float | None:
 
     A run without `train.minutes` has no state of that limit, but its progress counts the same time.
     """
-    seconds = _callback_number(state, "stop_after_minutes", "elapsed_seconds")
-    return _callback_number(state, "progress", "seconds") if seconds is None else seconds
+    from towernmt.callbacks.progress import Progress  # imports TensorFlow
+    from towernmt.callbacks.stopping import StopAfterMinutes
 
-
-def _callback_number(state: CheckpointState, key: str, name: str) -> float | None:
-    """Return a number from the saved state of a callback; None if it is missing."""
-    saved = state.callbacks.get(key)
-    value = saved.get(name) if isinstance(saved, dict) else None
-    return value if isinstance(value, (int, float)) else None
+    seconds = StopAfterMinutes.saved_seconds(state.callbacks)
+    return Progress.saved_seconds(state.callbacks) if seconds is None else seconds

@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from towernmt.checkpoint.records import recorded_initial_weights
 from towernmt.core.errors import SettingsError
+from towernmt.core.setting_values import assigned
 from towernmt.core.settings import apply_overrides, flatten
 from towernmt.models.model_location import find_location, is_findable
 from towernmt.models.model_settings import with_guided_heads
 from towernmt.predict.search.search_settings import SearchSettings
+from towernmt.run.ineffective_settings import COMMAND_LINE
 from towernmt.run.run_settings import (
     ALIGNING_HEADS,
     VOCABULARY_SIZES,
+    InitSettings,
     Settings,
     affects_training_only,
     default_settings,
@@ -59,6 +62,7 @@ class StartingModel(NamedTuple):
 _CHANGEABLE = ("model.lhuc", "model.kernels", *ALIGNING_HEADS)
 """Model settings that fit the parameters of any starting model. Settings of training, such as dropout, fit, too."""
 _EMBEDDINGS = ("init.embeddings", "init.source_embeddings", "init.target_embeddings")
+_INITIAL_VALUES = ("init.checkpoint", *_EMBEDDINGS)
 
 
 def starting_settings(start: StartingModel, architecture: str | None = None, preset: str | None = None) -> Settings:
@@ -95,6 +99,30 @@ def starting_settings(start: StartingModel, architecture: str | None = None, pre
     return settings
 
 
+def without_initial_values(start: StartingModel, origin: str, values: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return the values of a file without the initial values of a run, which the starting model replaces, and a note.
+
+    The recorded settings of an earlier run always contain initial values. Those of the command line are returned, too.
+
+    Args:
+        start: the starting model.
+        origin: source of the values, for messages: `--set`, or the path of a file.
+        values: dotted key to value.
+
+    Returns:
+        The other values, and a sentence on the initial values that are neither the usual ones nor those of the starting
+        model; "" if there are none.
+    """
+    if origin == COMMAND_LINE:
+        return dict(values), ""
+    usual = flatten(InitSettings(), "init.")
+    replaced = [f"{key}={assigned(values[key])}" for key in _INITIAL_VALUES
+                if values.get(key) not in (None, usual[key], start.location)]
+    note = (f"{origin}: {' and '.join(replaced)} {'has' if len(replaced) == 1 else 'have'} no effect, because the run "
+            f"starts from {start.option} {start.name}.") if replaced else ""
+    return {key: value for key, value in values.items() if key not in _INITIAL_VALUES}, note
+
+
 def check_overrides_of_start(start: StartingModel, settings: Settings, origin: str, values: Mapping[str, Any]) -> None:
     """Refuse values that contradict the starting model.
 
@@ -107,6 +135,13 @@ def check_overrides_of_start(start: StartingModel, settings: Settings, origin: s
     Raises:
         SettingsError: names the first setting or option.
     """
+    name, is_file = values.get("architecture"), origin != COMMAND_LINE
+    if is_file and name not in (None, settings.architecture, start.run.architecture()):
+        raise SettingsError(f"{origin} has the settings of the model {name}, but the model of {start.option} "
+                            f"{start.name} is {start.run.architecture()}: remove `architecture` and the group `model` "
+                            "from a copy of the file, to use its other settings.")
+    advice = ("remove the group `model` from a copy of the file, to use its other settings" if is_file else
+              "leave it out")
     old_values = flatten(settings)
     known = {key: value for key, value in values.items() if key in old_values}
     new_values = flatten(apply_overrides(settings, known, origin))
@@ -121,7 +156,7 @@ def check_overrides_of_start(start: StartingModel, settings: Settings, origin: s
                                 f"{start.option} {start.name}: leave it out.")
         if key.startswith("model.") and key not in (*_CHANGEABLE, *VOCABULARY_SIZES) and not affects_training_only(key):
             raise SettingsError(f"{origin}: {key}={new_values[key]}, but the parameters of {start.option} "
-                                f"{start.name} need {key}={old_values[key]}: leave it out.")
+                                f"{start.name} need {key}={old_values[key]}: {advice}.")
 
 
 def check_resumed_start(start: StartingModel, run: SavedRun) -> None:

@@ -207,6 +207,13 @@ def training_conditions(data: TrainingData, gpus: Sequence[int] | None, rates: P
         is_translated=isinstance(data, MixedData) and data.translated, processes=processes)
 
 
+def has_general_data(data: TrainingData | None) -> bool:
+    """Return whether general data are mixed into training data, which keep a trained model from forgetting."""
+    from towernmt.dataflow.batches.mixed_data import MixedData
+
+    return isinstance(data, MixedData) and not data.translated
+
+
 BFLOAT16_CAPABILITY = (8, 0)
 """The first compute capability of NVIDIA's GPUs with hardware for bfloat16."""
 

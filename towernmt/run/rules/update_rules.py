@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from towernmt.callbacks.schedules import noam
+from towernmt.callbacks.schedules import noam, piecewise
 from towernmt.run.product_rates import FASTER
 from towernmt.run.rules.automatic_value import (
     MANY_PASSES,
@@ -78,20 +78,26 @@ def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterato
             rate, reason = 0.001, "the Transformer is post-norm"
     if settings.init.checkpoint:
         passes = conditions.passes(settings)
-        is_mixture = conditions.has_general_data and passes is not None and passes < MANY_PASSES and (
-            settings.data.general_share == 0.5)
         divisor: float = TRAINED_RATE_DIVISOR_OF_MUON if settings.optimizer.name == "muon" else TRAINED_RATE_DIVISOR
-        is_measured_with_adam = is_transformer(settings) and size <= 256 and is_post_norm(settings)
-        if is_mixture and (settings.optimizer.name == "muon" or is_measured_with_adam):
+        if (conditions.has_general_data and settings.data.general_share == 0.5 and learns_faster_from_mixture(settings)
+                and passes is not None and passes < MANY_PASSES):
             divisor = TRAINED_RATE_DIVISOR_OF_MIXTURE
         reason = f"the model is trained: a new model would have {rate:g}, at which it would forget much"
         rate = float(f"{rate / divisor:.3g}")
     is_noam = settings.schedule.name == noam.__name__
     if is_noam:
         rate, reason = _factor_of_noam(settings, rate), f"noam multiplies it, and its peak is then {rate:g}: {reason}"
-    if is_transformer(settings) or settings.init.checkpoint or is_noam:
+    has_peak = settings.schedule.name != piecewise.__name__     # whose rates are schedule.values
+    if has_peak and (is_transformer(settings) or settings.init.checkpoint or is_noam):
         yield AutomaticSetting("optimizer.learning_rate", rate, reason)
     yield AutomaticSetting("train.clip_norm", 1.0, "clipping limits the damage of a single bad batch")
+
+
+def learns_faster_from_mixture(settings: Settings) -> bool:
+    """Return whether a trained model has a higher rate with as many general pairs as new ones, and few passes."""
+    is_measured_with_adam = (is_transformer(settings) and getattr(settings.model, "hidden_size", 256) <= 256
+                             and is_post_norm(settings))
+    return settings.optimizer.name == "muon" or is_measured_with_adam
 
 
 def _factor_of_noam(settings: Settings, peak: float) -> float:
