@@ -13,7 +13,7 @@ is known, as a geometric mean over the words that the lexicon knows, and over th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towernmt.core.errors import DataError
+from towernmt.core.line_progress import StageProgress
 from towernmt.dataflow.preparation.shards import PairBlock, offsets_of_lengths, reversed_block
 from towernmt.documents.alignment.length_gains import LengthGains, LengthModel
 from towernmt.documents.alignment.sentence_paths import Band, Bead, best_path
@@ -73,18 +74,20 @@ class AlignedSentences:
         return float(max(in_good / np.maximum(sentences, 1)))
 
 
-TranslateTexts = Callable[[Sequence[str]], Sequence[str]]
-"""Return the translation of each sentence."""
+TranslateTexts = Callable[[Sequence[str]], Iterable[str]]
+"""Return or yield the translation of each sentence."""
 
 
 def align_sentences(documents: Sequence[SentenceTexts], known: Sequence[tuple[str, str]] = (),
-                    translate: TranslateTexts | None = None) -> list[AlignedSentences]:
+                    translate: TranslateTexts | None = None, progress: StageProgress | None = None
+                    ) -> list[AlignedSentences]:
     """Return the alignment of the sentences of each document with those of its translation.
 
     Args:
         documents: documents of one pair of languages. Each side has at least one sentence.
         known: further sentence pairs, from which the lexicon is also learned.
         translate: translates sentences of the source by a model; None for no pass with a model.
+        progress: shows the progress; None to show nothing.
 
     Returns:
         For each document its beads in their order, and the score of each. A bead has the sentences `source_first` to
@@ -97,15 +100,19 @@ def align_sentences(documents: Sequence[SentenceTexts], known: Sequence[tuple[st
         check_size(texts)
     lengths = list(map(_Lengths.of_texts, documents))
     targets = [texts.target for texts in documents]
-    paths = _Passes([texts.source for texts in documents], targets, lengths, known).aligned()
+    progress = progress or StageProgress()
+    paths = _Passes([texts.source for texts in documents], targets, lengths, progress, known).aligned()
     if translate is not None:
-        sources = [translate(texts.source) for texts in documents]
-        paths = _Passes(sources, targets, lengths, is_one_language=True).improved(paths)
+        progress.begin("translating", "sentences", sum(len(texts.source) for texts in documents))
+        sources = [[*progress.counted(translate(texts.source))] for texts in documents]
+        passes = _Passes(sources, targets, lengths, progress, is_one_language=True)
+        paths = passes.improved([alignment.beads for alignment in paths])
+    progress.end()
     return paths
 
 
-def align_in_orders(texts: SentenceTexts, orders: Sequence[Sequence[int]], known: Sequence[tuple[str, str]] = ()
-                    ) -> list[AlignedSentences]:
+def align_in_orders(texts: SentenceTexts, orders: Sequence[Sequence[int]], known: Sequence[tuple[str, str]] = (),
+                    progress: StageProgress | None = None) -> list[AlignedSentences]:
     """Align the sentences of a document once for each order of its target sentences.
 
     This has the results of `align_sentences` for each order, and takes less time.
@@ -114,13 +121,17 @@ def align_in_orders(texts: SentenceTexts, orders: Sequence[Sequence[int]], known
         texts: the document. Each side has at least one sentence.
         orders: indices of all target sentences, in each order.
         known: see `align_sentences`.
+        progress: see `align_sentences`.
 
     Raises:
         DataError: the document is too long; see `check_size`.
     """
     check_size(texts)
-    passes = _Passes([texts.source], [texts.target], [_Lengths.of_texts(texts)], known)
-    return [passes.with_target_order(order).aligned()[0] for order in orders]
+    progress = progress or StageProgress()
+    passes = _Passes([texts.source], [texts.target], [_Lengths.of_texts(texts)], progress, known)
+    aligned = [passes.with_target_order(order).aligned()[0] for order in orders]
+    progress.end()
+    return aligned
 
 
 def check_size(texts: SentenceTexts) -> None:
@@ -168,19 +179,22 @@ class _LexiconLearner:
         known: words of the known pairs.
         source_frequency, target_frequency: int64 `[words]`, occurrences in the texts and in the known pairs.
         same: see `same_words`.
+        progress: shows the progress.
     """
 
     def __init__(self, known: Sequence[PairBlock], source_frequency: NDArray[np.int64],
-                 target_frequency: NDArray[np.int64], same: NDArray[np.int64]) -> None:
-        self._known, self._same = known, same
+                 target_frequency: NDArray[np.int64], same: NDArray[np.int64], progress: StageProgress) -> None:
+        self._known, self._same, self._progress = known, same, progress
         self._source_frequency, self._target_frequency = source_frequency, target_frequency
 
     def learn(self, pairs: Sequence[PairBlock] = ()) -> tuple[WordLexicon, WordLexicon]:
         """Return the lexicons of source words and of target words."""
         pairs = [*self._known, *pairs]
+        self._progress.begin("learning word translations", "pairs", 2 * sum(map(len, pairs)))    # in two directions
         return (WordLexicon.learn([reversed_block(block) for block in pairs], self._source_frequency, self._same[::-1],
-                                  len(self._target_frequency)),
-                WordLexicon.learn(pairs, self._target_frequency, self._same, len(self._source_frequency)))
+                                  len(self._target_frequency), self._progress.add),
+                WordLexicon.learn(pairs, self._target_frequency, self._same, len(self._source_frequency),
+                                  self._progress.add))
 
     @cached_property
     def of_known(self) -> tuple[WordLexicon, WordLexicon]:
@@ -192,11 +206,14 @@ class _Passes:
     """The texts of all documents as words, and the passes over them."""
 
     def __init__(self, sources: Sequence[Sequence[str]], targets: Sequence[Sequence[str]], lengths: Sequence[_Lengths],
-                 known: Sequence[tuple[str, str]] = (), is_one_language: bool = False) -> None:
+                 progress: StageProgress, known: Sequence[tuple[str, str]] = (), is_one_language: bool = False
+                 ) -> None:
+        self._progress = progress
+        progress.begin("dividing into words", "sentences", sum(map(len, [*sources, *targets, known, known])))
         source_ids, target_ids = WordIds(), WordIds()
-        self._sources = [source_ids.of_texts(texts) for texts in sources]
-        self._targets = [target_ids.of_texts(texts) for texts in targets]
-        known_source, known_target = (ids.of_texts([pair[side] for pair in known])
+        self._sources = [source_ids.of_texts(progress.counted(texts)) for texts in sources]
+        self._targets = [target_ids.of_texts(progress.counted(texts)) for texts in targets]
+        known_source, known_target = (ids.of_texts(progress.counted(pair[side] for pair in known))
                                       for side, ids in enumerate((source_ids, target_ids)))
         self._lengths = lengths
         self._model = LengthModel.of_texts(np.concatenate([each.source for each in lengths]),
@@ -206,7 +223,8 @@ class _Passes:
         known_pairs = word_pairs(known_source, known_target,
                                  [Bead(index, index + 1, index, index + 1) for index in range(len(known))])
         self._lexicons = _LexiconLearner(known_pairs, *frequencies,
-                                         same_words(source_ids.ids, target_ids.ids, *frequencies, is_one_language))
+                                         same_words(source_ids.ids, target_ids.ids, *frequencies, is_one_language),
+                                         progress)
 
     def with_target_order(self, order: Sequence[int]) -> _Passes:
         """Return the passes for a single document whose target sentences have another order."""
@@ -218,23 +236,31 @@ class _Passes:
 
     def aligned(self) -> list[AlignedSentences]:
         """Align all documents by all passes."""
-        return self.improved([self.first_path(index) for index in range(len(self._sources))])
+        bands = [_first_band(*map(len, lengths)) for lengths in self._lengths]
+        are_short = [int(band.starts[-1]) <= MAX_CELLS_WITH_WORDS for band in bands]
+        lexicons = self._lexicons.of_known if any(are_short) else None
+        self._begin("aligning by lengths")
+        return self.improved([self._first_path(number, band, lexicons if is_short else None)
+                              for number, (band, is_short) in enumerate(zip(bands, are_short, strict=True))])
 
-    def improved(self, paths: Sequence[AlignedSentences]) -> list[AlignedSentences]:
-        """Align all documents by the passes with words, starting from earlier alignments."""
-        improved = list(paths)
+    def improved(self, paths: Sequence[Sequence[Bead]]) -> list[AlignedSentences]:
+        """Align all documents by the passes with words, starting from earlier paths."""
+        alignments: list[AlignedSentences] = []
         for _ in range(PASSES_BY_WORDS):
-            improved = self.by_words([alignment.beads for alignment in improved])
-        return improved
+            alignments = self.by_words(paths)
+            paths = [alignment.beads for alignment in alignments]
+        return alignments
 
-    def first_path(self, number: int) -> AlignedSentences:
-        """Align a document by lengths, and by the words of both languages and of known pairs if it is short."""
+    def _begin(self, stage: str) -> None:
+        self._progress.begin(stage, "sentences", sum(map(len, self._sources)))
+
+    def _first_path(self, number: int, band: Band, lexicons: tuple[WordLexicon, WordLexicon] | None) -> list[Bead]:
+        """Return the path of a document by its lengths, and by words if there are lexicons."""
         lengths = self._lengths[number]
-        band = _first_band(*map(len, lengths))
         gains = LengthGains(LengthModel.of_texts(*lengths), *lengths)
-        if band.starts[-1] <= MAX_CELLS_WITH_WORDS:
-            return self._aligned(number, band, gains, self._lexicons.of_known)
-        return AlignedSentences(path := best_path(band, gains.of_rectangle), np.zeros(len(path), np.float32))
+        if lexicons is not None:
+            return self._aligned(number, band, gains, lexicons).beads
+        return best_path(band, gains.of_rectangle, self._progress.add)
 
     def by_words(self, paths: Sequence[Sequence[Bead]]) -> list[AlignedSentences]:
         """Align all documents by lengths and words, near the paths of an earlier pass."""
@@ -245,6 +271,7 @@ class _Passes:
         lengths_of_beads = [lengths.of_beads(beads) for lengths, beads in zip(self._lengths, singles, strict=True)]
         model = LengthModel.of_beads(np.concatenate([source for source, _ in lengths_of_beads]),
                                      np.concatenate([target for _, target in lengths_of_beads]), self._model)
+        self._begin("aligning by words")
         results = []
         for index, (path, lengths) in enumerate(zip(paths, self._lengths, strict=True)):
             band = Band.around_path(path, len(lengths.source), len(lengths.target), HALF_WIDTH)
@@ -254,7 +281,8 @@ class _Passes:
     def _aligned(self, number: int, band: Band, lengths: LengthGains, lexicons: tuple[WordLexicon, WordLexicon]
                  ) -> AlignedSentences:
         words = WordGains(self._sources[number], self._targets[number], *lexicons)
-        path = best_path(band, lambda *rectangle: lengths.of_rectangle(*rectangle) + words.of_rectangle(*rectangle))
+        path = best_path(band, lambda *rectangle: lengths.of_rectangle(*rectangle) + words.of_rectangle(*rectangle),
+                         self._progress.add)
         is_bead = np.array([not bead.is_gap for bead in path])
         beads = [bead for bead in path if not bead.is_gap]
         gains, known = words.of_beads(beads)

@@ -17,6 +17,7 @@ from random import Random
 from typing import NamedTuple
 
 from towernmt.core.errors import DataError
+from towernmt.core.line_progress import StageProgress
 from towernmt.dataflow.sources.column_files import CsvReader, read_csv
 from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.text.word_segmentation import joined_sentences
@@ -87,11 +88,12 @@ class AlignedDocument:
                 _numbers(bead.source_first, bead.source_after), _numbers(bead.target_first, bead.target_after),
                 ScoredPair(source, target, score))
 
-    def check(self, known: Sequence[tuple[str, str]] = ()) -> None:
+    def check(self, known: Sequence[tuple[str, str]] = (), progress: StageProgress | None = None) -> None:
         """Check that the texts are translations of each other.
 
         Args:
             known: known sentence pairs; see `align_sentences`.
+            progress: shows the progress; None to show nothing.
 
         Raises:
             DataError: too few sentences have a counterpart, or both texts are the same.
@@ -103,7 +105,7 @@ class AlignedDocument:
         share, sentences = self.aligned.share_in_good_beads(DEFAULT_THRESHOLD), min(map(len, self.texts))
         if share >= CERTAIN_SHARE or sentences < MIN_SENTENCES_TO_JUDGE:
             return
-        by_chance = self._share_by_chance(known)
+        by_chance = self._share_by_chance(known, (progress or StageProgress()).of_part(f"checking {self.files.name}"))
         error = math.sqrt(by_chance * (1 - by_chance) / sentences)
         if share < max(MIN_SHARE, MIN_QUOTIENT * by_chance, by_chance + MIN_STANDARD_ERRORS * error):
             raise DataError(f"{self.files.name} are probably no translations of each other: {share:.0%} of the "
@@ -111,12 +113,13 @@ class AlignedDocument:
                             "if the sentences are in a random order. Pass documents that belong together, or "
                             "--no-text-check if they do.")
 
-    def _share_by_chance(self, known: Sequence[tuple[str, str]]) -> float:
+    def _share_by_chance(self, known: Sequence[tuple[str, str]], progress: StageProgress) -> float:
         """Return the highest share of sentences in good pairs if the target is in a random order."""
         texts = SentenceTexts(*(side[:_MAX_IN_RANDOM_ORDER] for side in self.texts))
         indices = range(len(texts.target))
         orders = [Random(seed).sample(indices, len(indices)) for seed in range(_RANDOM_ORDERS)]
-        return max(aligned.share_in_good_beads(DEFAULT_THRESHOLD) for aligned in align_in_orders(texts, orders, known))
+        return max(aligned.share_in_good_beads(DEFAULT_THRESHOLD)
+                   for aligned in align_in_orders(texts, orders, known, progress))
 
 
 class ReviewRow(NamedTuple):
