@@ -88,6 +88,17 @@ def test_folders_give_the_pairs_of_all_documents_that_can_be_read(capsys: pytest
     assert errors[-1] == "towernmt: 2 documents were left out; the pairs of the others are written."
 
 
+def test_the_other_documents_of_a_folder_help_to_check_an_excerpt_of_a_book() -> None:
+    """Their word translations are also those of the random orders, which then have few pairs by chance."""
+    book = parallel_sentences(500, seed=2)
+    excerpt = book[300:335]
+    for name, sides in (("a", (PAIRS, PAIRS)), ("book", (excerpt, book))):
+        for language, side, sentences in zip(("german", "english"), (0, 1), sides, strict=True):
+            write(f"{language}/{name}.txt", [pair[side] for pair in sentences])
+    assert main(["pairs", "german", "english", "--output", "pairs.tsv"]) == 0
+    assert len(set(rows_without_scores("pairs.tsv")) & set(excerpt)) > 30
+
+
 def test_a_document_without_a_counterpart_changes_the_exit_status_but_a_file_in_another_format_does_not() -> None:
     for language, side in (("german", 0), ("english", 1)):
         write(f"{language}/a.txt", [pair[side] for pair in PAIRS])

@@ -97,12 +97,13 @@ def _write_pairs_of_documents(args: argparse.Namespace, progress: StageProgress)
     readable = list(_read_documents(matched, languages, args.by_line, report, progress))
     aligned = align_sentences([texts for _, texts in readable], known_pairs, _translate_of(args), progress
                               ) if readable else []
+    candidates = [AlignedDocument(files, texts, alignment)
+                  for (files, texts), alignment in zip(readable, aligned, strict=True)]
     documents = []
-    for (files, texts), alignment in zip(readable, aligned, strict=True):
-        document = AlignedDocument(files, texts, alignment)
+    for document in candidates:
         with report.of_document():
             if not args.no_text_check:
-                document.check(known_pairs, progress)
+                document.check(_pairs_to_learn_from(document, candidates, known_pairs), progress)
             documents.append(document)
     if not documents:
         raise DataError(f"{args.source} and {args.target} have no documents from which pairs can be made; the lines "
@@ -260,6 +261,18 @@ def _known_pairs(location: str) -> Iterator[tuple[str, str]]:
         for _, pair in ingredient.source.read(ingredient.source.begin()):
             words = pair.source.split() if factors else ()
             yield " ".join(word.rsplit(SEPARATOR, factors)[0] for word in words) or pair.source, pair.target
+
+
+def _pairs_to_learn_from(document: AlignedDocument, documents: Iterable[AlignedDocument],
+                         known_pairs: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
+    """Return the known pairs and, for an excerpt of a book, the pairs of all other documents.
+
+    Without these, random orders would lack the word translations that the alignment of the excerpt has learned.
+    """
+    if not document.texts.has_excerpt:
+        return known_pairs
+    return [*known_pairs, *((pair.source, pair.target) for other in documents if other is not document
+                            for pair in other.pairs(DEFAULT_THRESHOLD))]
 
 
 def _translate_of(args: argparse.Namespace) -> TranslateTexts | None:

@@ -5,7 +5,7 @@
 2. By lengths and words, in a narrow band around the path of the previous pass. The lexicon is learned from all
    documents together. This pass runs twice.
 3. With a model: pass 2 is repeated with the translation of the source in place of the source. Most words are then
-   translated by themselves.
+   translated by themselves. A short excerpt of a book begins with pass 1 again.
 
 The score of a bead is 1 - 1 / factor, where the factor says how much more probable a word becomes when the other side
 is known, as a geometric mean over the words that the lexicon knows, and over the lengths as one more word.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from towernmt.core.errors import DataError
 from towernmt.core.line_progress import StageProgress
 from towernmt.dataflow.preparation.shards import PairBlock, offsets_of_lengths, reversed_block
-from towernmt.documents.alignment.length_gains import LengthGains, LengthModel
+from towernmt.documents.alignment.length_gains import LengthGains, LengthModel, is_excerpt
 from towernmt.documents.alignment.sentence_paths import Band, Bead, best_path
 from towernmt.documents.alignment.word_gains import (
     WordGains,
@@ -41,6 +41,8 @@ MIN_HALF_WIDTH, HALF_WIDTH_SHARE = 1500, 0.06
 MAX_CELLS = 1 << 30
 """Maximum number of cells of the first pass, each of which needs a byte of memory. Texts of about 96,000 sentences
 reach it; the number grows with the square of their length."""
+MAX_CELLS_OF_EXCERPTS = 1 << 28
+"""Maximum number of cells of the first pass for which its band is widened until it has each position of an excerpt."""
 MAX_CELLS_WITH_WORDS = 1 << 21
 """Maximum number of cells for which the first pass compares words, too."""
 HALF_WIDTH = 60
@@ -54,6 +56,11 @@ class SentenceTexts(NamedTuple):
     source: Sequence[str]
     target: Sequence[str]
 
+    @property
+    def has_excerpt(self) -> bool:
+        """Whether one side seems to translate a part of the other, as a chapter next to a book."""
+        return is_excerpt(*_Lengths.of_texts(self))
+
 
 @dataclass(frozen=True)
 class AlignedSentences:
@@ -62,10 +69,12 @@ class AlignedSentences:
     Attributes:
         beads: beads and gaps, in order.
         scores: float32 `[beads]`, 0 to 1; 0 for gaps.
+        translations: the translation of each source sentence by a model; empty without a model.
     """
 
     beads: list[Bead]
     scores: NDArray[np.float32]
+    translations: Sequence[str] = ()
 
     def share_in_good_beads(self, good: float) -> float:
         """Return the share of the sentences of the shorter side that are in beads with at least this score."""
@@ -101,26 +110,33 @@ def align_sentences(documents: Sequence[SentenceTexts], known: Sequence[tuple[st
     lengths = list(map(_Lengths.of_texts, documents))
     targets = [texts.target for texts in documents]
     progress = progress or StageProgress()
-    paths = _Passes([texts.source for texts in documents], targets, lengths, progress, known).aligned()
+    passes = _Passes([texts.source for texts in documents], targets, lengths, progress, known)
+    aligned = passes.aligned()
     if translate is not None:
         progress.begin("translating", "sentences", sum(len(texts.source) for texts in documents))
         sources = [[*progress.counted(translate(texts.source))] for texts in documents]
+        # The position of an excerpt may be wrong without the model, so its path is searched from the beginning.
+        paths = [None if texts.has_excerpt and passes.compares_words_first(number) else aligned[number].beads
+                 for number, texts in enumerate(documents)]
         passes = _Passes(sources, targets, lengths, progress, is_one_language=True)
-        paths = passes.improved([alignment.beads for alignment in paths])
+        aligned = [replace(each, translations=source)
+                   for each, source in zip(passes.aligned(paths), sources, strict=True)]
     progress.end()
-    return paths
+    return aligned
 
 
 def align_in_orders(texts: SentenceTexts, orders: Sequence[Sequence[int]], known: Sequence[tuple[str, str]] = (),
-                    progress: StageProgress | None = None) -> list[AlignedSentences]:
+                    translations: Sequence[str] = (), progress: StageProgress | None = None) -> list[AlignedSentences]:
     """Align the sentences of a document once for each order of its target sentences.
 
-    This has the results of `align_sentences` for each order, and takes less time.
+    Without translations, this has the results of `align_sentences` for each order, and takes less time.
 
     Args:
         texts: the document. Each side has at least one sentence.
         orders: indices of all target sentences, in each order.
         known: see `align_sentences`.
+        translations: the translation of each source sentence by a model, which is compared with the target instead of
+            the source; empty without a model.
         progress: see `align_sentences`.
 
     Raises:
@@ -128,7 +144,8 @@ def align_in_orders(texts: SentenceTexts, orders: Sequence[Sequence[int]], known
     """
     check_size(texts)
     progress = progress or StageProgress()
-    passes = _Passes([texts.source], [texts.target], [_Lengths.of_texts(texts)], progress, known)
+    passes = _Passes([translations or texts.source], [texts.target], [_Lengths.of_texts(texts)], progress,
+                     () if translations else known, is_one_language=bool(translations))
     aligned = [passes.with_target_order(order).aligned()[0] for order in orders]
     progress.end()
     return aligned
@@ -150,7 +167,12 @@ def check_size(texts: SentenceTexts) -> None:
 
 def _first_band(sources: int, targets: int) -> Band:
     """Return the cells of the first pass."""
-    return Band.around_diagonal(sources, targets, max(MIN_HALF_WIDTH, int(HALF_WIDTH_SHARE * max(sources, targets))))
+    half_width = max(MIN_HALF_WIDTH, int(HALF_WIDTH_SHARE * max(sources, targets)))
+    if (difference := abs(sources - targets)) > half_width:
+        band = Band.around_diagonal(sources, targets, difference)
+        if int(band.starts[-1]) <= MAX_CELLS_OF_EXCERPTS:
+            return band
+    return Band.around_diagonal(sources, targets, half_width)
 
 
 class _Lengths(NamedTuple):
@@ -234,35 +256,44 @@ class _Passes:
         passes._lengths = [self._lengths[0]._replace(target=self._lengths[0].target[firsts])]
         return passes
 
-    def aligned(self) -> list[AlignedSentences]:
-        """Align all documents by all passes."""
-        bands = [_first_band(*map(len, lengths)) for lengths in self._lengths]
-        are_short = [int(band.starts[-1]) <= MAX_CELLS_WITH_WORDS for band in bands]
-        lexicons = self._lexicons.of_known if any(are_short) else None
-        self._begin("aligning by lengths")
-        return self.improved([self._first_path(number, band, lexicons if is_short else None)
-                              for number, (band, is_short) in enumerate(zip(bands, are_short, strict=True))])
+    def compares_words_first(self, number: int) -> bool:
+        """Return whether a document is so short that the first pass compares words, too."""
+        return int(_first_band(*map(len, self._lengths[number])).starts[-1]) <= MAX_CELLS_WITH_WORDS
 
-    def improved(self, paths: Sequence[Sequence[Bead]]) -> list[AlignedSentences]:
-        """Align all documents by the passes with words, starting from earlier paths."""
-        alignments: list[AlignedSentences] = []
+    def aligned(self, paths: Sequence[Sequence[Bead] | None] = ()) -> list[AlignedSentences]:
+        """Align all documents by all passes.
+
+        Args:
+            paths: for each document the path of an earlier alignment, which replaces the first pass, or None; empty for
+                no paths.
+        """
+        paths = self._first_paths(paths or [None] * len(self._lengths))
+        aligned: list[AlignedSentences] = []
         for _ in range(PASSES_BY_WORDS):
-            alignments = self.by_words(paths)
-            paths = [alignment.beads for alignment in alignments]
-        return alignments
+            aligned = self._by_words(paths)
+            paths = [alignment.beads for alignment in aligned]
+        return aligned
+
+    def _first_paths(self, paths: Sequence[Sequence[Bead] | None]) -> list[Sequence[Bead]]:
+        with_words = {number for number, path in enumerate(paths) if path is None and self.compares_words_first(number)}
+        lexicons = self._lexicons.of_known if with_words else None
+        self._begin("aligning by lengths")
+        return [self._first_path(number, lexicons if number in with_words else None) if path is None else path
+                for number, path in enumerate(paths)]
 
     def _begin(self, stage: str) -> None:
         self._progress.begin(stage, "sentences", sum(map(len, self._sources)))
 
-    def _first_path(self, number: int, band: Band, lexicons: tuple[WordLexicon, WordLexicon] | None) -> list[Bead]:
+    def _first_path(self, number: int, lexicons: tuple[WordLexicon, WordLexicon] | None) -> list[Bead]:
         """Return the path of a document by its lengths, and by words if there are lexicons."""
         lengths = self._lengths[number]
+        band = _first_band(*map(len, lengths))
         gains = LengthGains(LengthModel.of_texts(*lengths), *lengths)
         if lexicons is not None:
             return self._aligned(number, band, gains, lexicons).beads
         return best_path(band, gains.of_rectangle, self._progress.add)
 
-    def by_words(self, paths: Sequence[Sequence[Bead]]) -> list[AlignedSentences]:
+    def _by_words(self, paths: Sequence[Sequence[Bead]]) -> list[AlignedSentences]:
         """Align all documents by lengths and words, near the paths of an earlier pass."""
         pairs = [block for source, target, path in zip(self._sources, self._targets, paths, strict=True)
                  for block in word_pairs(source, target, path)]

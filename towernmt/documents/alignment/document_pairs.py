@@ -103,23 +103,29 @@ class AlignedDocument:
             raise DataError(f"{self.files.name} have the same text: pass a document and its translation, or "
                             "--no-text-check if most of its sentences stay as they are.")
         share, sentences = self.aligned.share_in_good_beads(DEFAULT_THRESHOLD), min(map(len, self.texts))
-        if share >= CERTAIN_SHARE or sentences < MIN_SENTENCES_TO_JUDGE:
+        # A long text has sentences of all lengths, so many of them seem to translate the sentences of any excerpt.
+        if sentences < MIN_SENTENCES_TO_JUDGE or share >= CERTAIN_SHARE and not self.texts.has_excerpt:
             return
         by_chance = self._share_by_chance(known, (progress or StageProgress()).of_part(f"checking {self.files.name}"))
         error = math.sqrt(by_chance * (1 - by_chance) / sentences)
         if share < max(MIN_SHARE, MIN_QUOTIENT * by_chance, by_chance + MIN_STANDARD_ERRORS * error):
+            advice = ("If the shorter one translates a part of the other, cut the other to this part, or pass --known "
+                      "or --model. Otherwise, pass" if self.texts.has_excerpt else "Pass")
             raise DataError(f"{self.files.name} are probably no translations of each other: {share:.0%} of the "
                             f"sentences of the shorter one have a counterpart, and {by_chance:.0%} have one by chance "
-                            "if the sentences are in a random order. Pass documents that belong together, or "
+                            f"if the sentences are in a random order. {advice} documents that belong together, or "
                             "--no-text-check if they do.")
 
     def _share_by_chance(self, known: Sequence[tuple[str, str]], progress: StageProgress) -> float:
         """Return the highest share of sentences in good pairs if the target is in a random order."""
-        texts = SentenceTexts(*(side[:_MAX_IN_RANDOM_ORDER] for side in self.texts))
-        indices = range(len(texts.target))
-        orders = [Random(seed).sample(indices, len(indices)) for seed in range(_RANDOM_ORDERS)]
-        return max(aligned.share_in_good_beads(DEFAULT_THRESHOLD)
-                   for aligned in align_in_orders(texts, orders, known, progress))
+        # An excerpt is compared with all sentences of the other text, among which it finds coincidences.
+        shorter = min(map(len, self.texts))
+        limits = [len(side) if self.texts.has_excerpt and len(side) > shorter else _MAX_IN_RANDOM_ORDER
+                  for side in self.texts]
+        texts = SentenceTexts(self.texts.source[:limits[0]], self.texts.target[:limits[1]])
+        orders = [Random(seed).sample(range(len(texts.target)), len(texts.target)) for seed in range(_RANDOM_ORDERS)]
+        return max(aligned.share_in_good_beads(DEFAULT_THRESHOLD) for aligned in align_in_orders(
+            texts, orders, known, self.aligned.translations[:limits[0]], progress))
 
 
 class ReviewRow(NamedTuple):
