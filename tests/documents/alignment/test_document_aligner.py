@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 from tests.documents.alignment.parallel_texts import Links, parallel_sentences, with_changes
@@ -24,6 +25,7 @@ from towernmt.documents.alignment.document_pairs import (
     review_lines,
 )
 from towernmt.documents.alignment.matched_files import MatchedFiles
+from towernmt.documents.alignment.sentence_paths import Bead
 from towernmt.documents.alignment.word_gains import WordLexicon
 
 FILES = MatchedFiles("a.txt", "b.txt")
@@ -126,6 +128,16 @@ def test_an_excerpt_of_another_text_is_refused_with_what_to_do(known: int) -> No
     with pytest.raises(DataError, match="If the shorter one translates a part of the other, cut the other to this "
                                         "part, or pass --known or --model. Otherwise, pass documents that belong"):
         AlignedDocument(FILES, texts, aligned).check(known_pairs)
+
+
+def test_pairs_of_an_excerpt_count_in_runs_and_by_their_words() -> None:
+    beads = [*(Bead(i, i + 1, i, i + 1) for i in range(3)), Bead(3, 3, 3, 9), *(
+        Bead(i, i + 1, i + 6, i + 7) for i in range(3, 8))]
+    by_words = np.array([0.5, 0.5, 0.5, 0.0, 0.5, 0.0, 0.5, 0.05, 0.5], np.float32)
+    aligned = AlignedSentences(beads, np.full(9, 0.9, np.float32), by_words)
+    assert aligned.share_in_runs(0.1, 1) == pytest.approx(6 / 8)
+    assert aligned.share_in_runs(0.1, 4) == pytest.approx(3 / 8)
+    assert aligned.share_in_runs(0.1, 6) == 0.0
 
 
 def test_a_model_finds_an_excerpt_and_no_other_text() -> None:

@@ -69,18 +69,34 @@ class AlignedSentences:
     Attributes:
         beads: beads and gaps, in order.
         scores: float32 `[beads]`, 0 to 1; 0 for gaps.
+        scores_by_words: float32 `[beads]`, the same without the lengths of the sentences.
         translations: the translation of each source sentence by a model; empty without a model.
     """
 
     beads: list[Bead]
     scores: NDArray[np.float32]
+    scores_by_words: NDArray[np.float32]
     translations: Sequence[str] = ()
 
     def share_in_good_beads(self, good: float) -> float:
         """Return the share of the sentences of the shorter side that are in beads with at least this score."""
+        return self._share_in(self.scores >= good)
+
+    def share_in_runs(self, good: float, min_run: int) -> float:
+        """Return the share of the sentences of the shorter side that are in good beads of long runs.
+
+        Args:
+            good: the minimum score of a good bead by its words alone.
+            min_run: minimum number of beads, good or not, that follow each other without a gap.
+        """
+        is_bead = np.array([not bead.is_gap for bead in self.beads], bool)
+        runs = np.cumsum(~is_bead)
+        lengths = np.bincount(runs[is_bead], minlength=len(is_bead) + 1)
+        return self._share_in((self.scores_by_words >= good) & is_bead & (lengths[runs] >= min_run))
+
+    def _share_in(self, chosen: NDArray[np.bool_]) -> float:
         sizes = np.array([bead.shape for bead in self.beads], np.int64).reshape(-1, 2)
-        sentences, in_good = sizes.sum(0), sizes[self.scores >= good].sum(0)
-        return float(max(in_good / np.maximum(sentences, 1)))
+        return float(max(sizes[chosen].sum(0) / np.maximum(sizes.sum(0), 1)))
 
 
 TranslateTexts = Callable[[Sequence[str]], Iterable[str]]
@@ -267,11 +283,11 @@ class _Passes:
             paths: for each document the path of an earlier alignment, which replaces the first pass, or None; empty for
                 no paths.
         """
-        paths = self._first_paths(paths or [None] * len(self._lengths))
         aligned: list[AlignedSentences] = []
+        beads: list[Sequence[Bead]] = self._first_paths(paths or [None] * len(self._lengths))
         for _ in range(PASSES_BY_WORDS):
-            aligned = self._by_words(paths)
-            paths = [alignment.beads for alignment in aligned]
+            aligned = self._by_words(beads)
+            beads = [alignment.beads for alignment in aligned]
         return aligned
 
     def _first_paths(self, paths: Sequence[Sequence[Bead] | None]) -> list[Sequence[Bead]]:
@@ -317,6 +333,7 @@ class _Passes:
         is_bead = np.array([not bead.is_gap for bead in path])
         beads = [bead for bead in path if not bead.is_gap]
         gains, known = words.of_beads(beads)
-        scores = np.zeros(len(path), np.float32)
-        scores[is_bead] = 1.0 - np.exp(-np.maximum(2.0 * gains + lengths.of_beads(beads), 0.0) / (known + 1.0))
-        return AlignedSentences(path, scores)
+        scores = np.zeros([2, len(path)], np.float32)
+        for row, of_lengths in enumerate((lengths.of_beads(beads), np.float32(0.0))):
+            scores[row, is_bead] = 1.0 - np.exp(-np.maximum(2.0 * gains + of_lengths, 0.0) / (known + 1.0))
+        return AlignedSentences(path, *scores)

@@ -35,6 +35,9 @@ MIN_STANDARD_ERRORS = 3.0
 """Minimum difference of the two in standard errors of the share, which is uncertain in short texts."""
 _RANDOM_ORDERS, _MAX_IN_RANDOM_ORDER = 4, 2000
 """Number of random orders, and maximum number of sentences that are compared in them."""
+MIN_RUN_OF_EXCERPT = 10
+"""Minimum number of pairs in a row, without a gap, that count for the share of an excerpt of a book. An unrelated text
+has counterparts by chance all over the book, also with similar lengths, so only scores by words count."""
 MAX_EQUAL_SHARE = 0.5
 """Maximum share of pairs with the same text on both sides."""
 MIN_SENTENCES_TO_JUDGE = 30
@@ -102,8 +105,7 @@ class AlignedDocument:
         if pairs and sum(pair.source == pair.target for pair in pairs) > MAX_EQUAL_SHARE * len(pairs):
             raise DataError(f"{self.files.name} have the same text: pass a document and its translation, or "
                             "--no-text-check if most of its sentences stay as they are.")
-        share, sentences = self.aligned.share_in_good_beads(DEFAULT_THRESHOLD), min(map(len, self.texts))
-        # A long text has sentences of all lengths, so many of them seem to translate the sentences of any excerpt.
+        share, sentences = self._share_in_good_pairs(self.aligned), min(map(len, self.texts))
         if sentences < MIN_SENTENCES_TO_JUDGE or share >= CERTAIN_SHARE and not self.texts.has_excerpt:
             return
         by_chance = self._share_by_chance(known, (progress or StageProgress()).of_part(f"checking {self.files.name}"))
@@ -124,8 +126,13 @@ class AlignedDocument:
                   for side in self.texts]
         texts = SentenceTexts(self.texts.source[:limits[0]], self.texts.target[:limits[1]])
         orders = [Random(seed).sample(range(len(texts.target)), len(texts.target)) for seed in range(_RANDOM_ORDERS)]
-        return max(aligned.share_in_good_beads(DEFAULT_THRESHOLD) for aligned in align_in_orders(
-            texts, orders, known, self.aligned.translations[:limits[0]], progress))
+        return max(map(self._share_in_good_pairs, align_in_orders(
+            texts, orders, known, self.aligned.translations[:limits[0]], progress)))
+
+    def _share_in_good_pairs(self, aligned: AlignedSentences) -> float:
+        if self.texts.has_excerpt:
+            return aligned.share_in_runs(DEFAULT_THRESHOLD, MIN_RUN_OF_EXCERPT)
+        return aligned.share_in_good_beads(DEFAULT_THRESHOLD)
 
 
 class ReviewRow(NamedTuple):
