@@ -45,6 +45,8 @@ MAX_CELLS_OF_EXCERPTS = 1 << 28
 """Maximum number of cells of the first pass for which its band is widened until it has each position of an excerpt."""
 MAX_CELLS_WITH_WORDS = 1 << 21
 """Maximum number of cells for which the first pass compares words, too."""
+MAX_CELLS_OF_EXCERPTS_WITH_WORDS = 1 << 24
+"""The same for an excerpt of a longer text, whose position the lengths show less reliably."""
 HALF_WIDTH = 60
 """Half the width of the band of later passes, in sentences."""
 PASSES_BY_WORDS = 2
@@ -274,7 +276,9 @@ class _Passes:
 
     def compares_words_first(self, number: int) -> bool:
         """Return whether a document is so short that the first pass compares words, too."""
-        return int(_first_band(*map(len, self._lengths[number])).starts[-1]) <= MAX_CELLS_WITH_WORDS
+        lengths = self._lengths[number]
+        maximum = MAX_CELLS_OF_EXCERPTS_WITH_WORDS if is_excerpt(*lengths) else MAX_CELLS_WITH_WORDS
+        return int(_first_band(*map(len, lengths)).starts[-1]) <= maximum
 
     def aligned(self, paths: Sequence[Sequence[Bead] | None] = ()) -> list[AlignedSentences]:
         """Align all documents by all passes.
@@ -333,7 +337,12 @@ class _Passes:
         is_bead = np.array([not bead.is_gap for bead in path])
         beads = [bead for bead in path if not bead.is_gap]
         gains, known = words.of_beads(beads)
-        scores = np.zeros([2, len(path)], np.float32)
-        for row, of_lengths in enumerate((lengths.of_beads(beads), np.float32(0.0))):
-            scores[row, is_bead] = 1.0 - np.exp(-np.maximum(2.0 * gains + of_lengths, 0.0) / (known + 1.0))
-        return AlignedSentences(path, *scores)
+        scores, scores_by_words = np.zeros(len(path), np.float32), np.zeros(len(path), np.float32)
+        scores[is_bead] = _scores(2.0 * gains + lengths.of_beads(beads), known)
+        scores_by_words[is_bead] = _scores(2.0 * gains, known)
+        return AlignedSentences(path, scores, scores_by_words)
+
+
+def _scores(gains: NDArray[np.floating], known: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Return the scores of beads for their gains, in nats, and the numbers of their words that the lexicons know."""
+    return np.asarray(1.0 - np.exp(-np.maximum(gains, 0.0) / (known + 1.0)))
