@@ -3,7 +3,8 @@
     python benchmarks/align_sentences.py --source train.de --target train.en --pairs 100 1000 10000 --chapter 300
 
 The gold alignment is made from known sentence pairs: some pairs lose a side, and some neighbours are joined on one
-side, with a fixed seed. With --chapter, that many pairs in a row lose their target. Links are pairs of a source and a
+side, with a fixed seed. With --chapter, that many pairs in a row lose their target. With --excerpt, the source has only
+that many sentences, from two thirds of the text on. Links are pairs of a source and a
 target sentence. A bead (one or two sentences on a side) is correct only if it is exactly that of the gold alignment.
 Seconds are those of the processor. With --model, the texts are also aligned with the translations by a trained model,
 which must not have seen them. Without NLTK (`pip install nltk`) its row is left out; it compares all sentences
@@ -66,6 +67,15 @@ def changed_pairs(pairs: Pairs, seed: int, joined: float, dropped: float, chapte
     return Gold(SentenceTexts(*sides), beads)
 
 
+def with_excerpt(gold: Gold, sentences: int) -> Gold:
+    """Return texts whose source has only some sentences, from two thirds of the text on."""
+    first = 2 * len(gold.texts.source) // 3
+    after = first + sentences
+    beads = {bead._replace(source_first=bead.source_first - first, source_after=bead.source_after - first)
+             for bead in gold.beads if first <= bead.source_first and bead.source_after <= after}
+    return Gold(gold.texts._replace(source=gold.texts.source[first:after]), beads)
+
+
 def links_of(beads: set[Bead]) -> set[tuple[int, int]]:
     """Return the links of beads."""
     return {(i, j) for bead in beads for i in range(bead.source_first, bead.source_after)
@@ -119,6 +129,8 @@ def main() -> None:
     parser.add_argument("--joined", type=float, default=0.1, help="probability that a pair is joined with the next one")
     parser.add_argument("--dropped", type=float, default=0.06, help="probability that a pair loses a side")
     parser.add_argument("--chapter", type=int, default=0, help="pairs in the middle that lose their target")
+    parser.add_argument("--excerpt", type=int, default=0, help="sentences of the source, if it is only an excerpt")
+    parser.add_argument("--known", type=int, default=0, help="pairs at the end of the files that are known")
     parser.add_argument("--thresholds", type=float, nargs="+", default=[0.0, 0.1, 0.3, 0.5], help="minimum scores")
     parser.add_argument("--model", help="a trained run or package, for rows with a model")
     parser.add_argument("--nltk", type=int, default=1000, help="maximum number of pairs for NLTK")
@@ -128,11 +140,15 @@ def main() -> None:
     if args.model:
         systems["towernmt with a model"] = translator(args.model)
     lines = [path.read_text(encoding="utf-8").splitlines() for path in (args.source, args.target)]
+    pairs = list(zip(*lines, strict=True))
+    known = pairs[len(pairs) - args.known:]
     for count in args.pairs:
-        gold = changed_pairs(list(zip(*lines, strict=True))[:count], args.seed, args.joined, args.dropped, args.chapter)
+        gold = changed_pairs(pairs[:count], args.seed, args.joined, args.dropped, args.chapter)
+        if args.excerpt:
+            gold = with_excerpt(gold, args.excerpt)
         sizes = {"pairs": count, "source": len(gold.texts.source), "target": len(gold.texts.target)}
         for name, translate in systems.items():
-            aligned, seconds = timed(partial(align_sentences, [gold.texts], translate=translate))
+            aligned, seconds = timed(partial(align_sentences, [gold.texts], known, translate))
             for threshold in args.thresholds:
                 accepted = {bead for bead, score in zip(aligned[0].beads, aligned[0].scores, strict=True)
                             if score >= threshold and not bead.is_gap}

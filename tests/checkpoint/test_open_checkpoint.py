@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -96,6 +98,23 @@ def test_a_missing_directory_for_temporary_files_is_reported_with_its_fix(tmp_pa
     with pytest.raises(CheckpointError, match=r"step-1: a temporary directory .* \(No such file.*set TMPDIR"):
         OpenCheckpoint(path / "model")
     assert not [link for link in Path("/proc/self/fd").iterdir() if str(path) in os.path.realpath(link)]
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="this system does not list open files")
+def test_the_next_process_removes_the_links_of_a_killed_reader(tmp_path, monkeypatch):
+    path, temporary = write(tmp_path, 1), tmp_path / "temporary"
+    temporary.mkdir()
+    code = ("import sys\nfrom towernmt.checkpoint.checkpoint_reader import OpenCheckpoint\n"
+            f"held = OpenCheckpoint({str(path / 'model')!r})\nprint(held.prefix, flush=True)\nsys.stdin.read()")
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                               env=os.environ | {"TMPDIR": str(temporary)})
+    prefix = Path(process.stdout.readline().strip())
+    process.kill()
+    process.communicate()
+    assert prefix.parent.is_dir() and temporary in prefix.parents
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    OpenCheckpoint(path / "model").close()
+    assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="this system does not list open files")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from towernmt.core.directories import DirectoryLock
-from towernmt.core.temporary_directories import complete_directory, temporary_directory
+from towernmt.core.temporary_directories import ScratchDirectory, complete_directory, temporary_directory
 
 HOLDER = """
 import sys
@@ -42,6 +42,34 @@ def test_no_directory_is_left_after_a_signal_or_after_the_next_start(
     assert directory.exists() == (number == signal.SIGKILL)
     with temporary_directory("a test"):
         assert not directory.exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_next_process_removes_the_directory_of_an_object_of_a_killed_one(tmp_path: Path) -> None:
+    code = ("import sys\nfrom towernmt.core.temporary_directories import ScratchDirectory\n"
+            "scratch = ScratchDirectory('a test')\nprint(scratch.path, flush=True)\nsys.stdin.read()")
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                               env=os.environ | {"TMPDIR": str(tmp_path)})
+    assert process.stdout is not None
+    directory = Path(process.stdout.readline().strip())
+    ScratchDirectory("a test", tmp_path).remove()
+    assert directory.is_dir()
+    process.kill()
+    process.communicate()
+    assert directory.is_dir()
+    ScratchDirectory("a test", tmp_path).remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork processes")
+def test_a_forked_child_removes_nothing_of_its_parent(tmp_path: Path) -> None:
+    scratch = ScratchDirectory("a test", tmp_path)
+    if not (child := os.fork()):
+        scratch.remove()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert scratch.path.is_dir()
+    scratch.remove()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -41,6 +41,7 @@ def test_a_sentence_whose_placeholders_cannot_be_written_does_not_change_the_oth
     ("Siehe https://x.de/a hier.", "See 1 here.", "See https://x.de/a here."),
     ("Siehe https://x.de/a hier.", "See 91 here.", "See https://x.de/a here."),
     ("Siehe https://x.de/a hier.", "See111 here.", "See https://x.de/a here."),
+    ("Siehe zwanzig https://x.de/a.", "See 20.", "See 20 https://x.de/a."),
     ("https://x.de/a oder https://x.de/b", "2 or 1", "https://x.de/b or https://x.de/a"),
     ("https://x.de/a ist hier", "here is1", "here is https://x.de/a"),
     ("<b>Siehe</b> https://x.de/a <i>hier</i>.", "See 1 here.", "<b>See</b> https://x.de/a <i>here</i>."),

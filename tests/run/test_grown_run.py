@@ -19,6 +19,7 @@ from towernmt.checkpoint.embedding_rows import (
     NEW_SUBWORD_PENALTY,
     RowOrigin,
     grow_checkpoint,
+    origins_in_both,
     row_origins,
     side_of_table,
 )
@@ -30,7 +31,7 @@ from towernmt.dataflow.vocabulary.base import BOS, SPECIAL_PIECES, UNK, Vocabula
 from towernmt.dataflow.vocabulary.extension import extended
 from towernmt.dataflow.vocabulary.sentencepiece_learning import learn_sentence_piece
 from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary
-from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
+from towernmt.dataflow.vocabulary.vocabulary_files import same_pieces, save_vocabularies
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.interop.foreign_model import IMPOSSIBLE_LOGIT
 from towernmt.run.directory import RunDirectory, model_from_settings
@@ -115,7 +116,7 @@ def test_rows_of_common_pieces_are_kept_wherever_they_stand(run, tmp_path):
 def test_old_subwords_of_a_new_one_are_its_segmentation_by_the_old_vocabulary():
     old = learn_sentence_piece(["ab abc c", "ca b a", "abc"] * 20, "unigram", 12)
     pieces = [old.id_to_piece(id) for id in range(old.size)]
-    new = extended(old, ["ca{b cabc", "xabca"] * 20, 40)
+    [new] = extended([old], ["ca{b cabc", "xabca"] * 20, 40)
     origins = row_origins(old, new)
     assert origins[:old.size] == [RowOrigin([id]) for id in range(old.size)]
     assert all(origin.is_new for origin in origins[old.size:])
@@ -159,6 +160,27 @@ def test_subwords_that_an_imported_model_never_writes_can_be_written_if_the_new_
                  str(again.path)]) == 0
     for run in (grown, again):
         assert_possible(imported, run)
+
+
+def test_a_shared_table_of_models_that_normalise_differently_gets_the_subwords_of_both(tmp_path, caplog):
+    imported, grown = RunDirectory(tmp_path / "imported"), RunDirectory(tmp_path / "grown")
+    folder = opus.write_opus(tmp_path / "opus", normalizations=("nmt_nfkc_cf", "nmt_nfkc"))
+    assert main(["import", str(folder), "--from", "marian", "--output", str(imported.path)]) == 0
+    for side, line in (("source", "Die Eulen"), ("target", "The Owls")):
+        (tmp_path / side).write_text(f"{line}\n" * 20)
+    assert main(["grow", "--model", str(imported.path), "--source", str(tmp_path / "source"), "--target",
+                 str(tmp_path / "target"), "--output", str(grown.path)]) == 0
+    source, target = grown.vocabularies()
+    assert same_pieces(source, target)
+    assert source.decode(source.encode("Eulen Owls")) == "eulen owls"
+    assert target.decode(target.encode("Eulen Owls")) == "Eulen Owls"
+    assert "source: " in caplog.text and "target: " in caplog.text
+
+
+def test_a_shared_row_begins_with_the_subwords_of_the_language_that_divides_it_less():
+    source = [RowOrigin([4]), RowOrigin([5, 6, 5], True), RowOrigin([7, 8], True), RowOrigin([], True)]
+    target = [RowOrigin([4]), RowOrigin([9, 10], True), RowOrigin([], True), RowOrigin([], True)]
+    assert [origin.ids for origin in origins_in_both(source, target)] == [[4], [9, 10], [7, 8], []]
 
 
 def assert_possible(imported: RunDirectory, grown: RunDirectory) -> None:

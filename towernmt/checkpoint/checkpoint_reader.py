@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
-import tempfile
 import weakref
 from collections.abc import Callable
 from functools import cached_property
@@ -20,6 +18,7 @@ import numpy as np
 
 from towernmt.checkpoint.checkpoint_files import STATE, CheckpointState, parse_state, reason_of
 from towernmt.core.errors import CheckpointError, remedy
+from towernmt.core.temporary_directories import ScratchDirectory
 from towernmt.core.tensors import Session
 
 T = TypeVar("T")
@@ -145,7 +144,7 @@ class OpenCheckpoint:
             raise CheckpointError(f"{self.name}: the checkpoint cannot be read ({error.strerror}). Fix the "
                                   "cause, or choose another checkpoint.") from error
         try:
-            links = tempfile.mkdtemp(prefix="towernmt-")
+            links = ScratchDirectory("reading a checkpoint")
         except OSError as error:
             _close_files(list(descriptors.values()))
             raise CheckpointError(f"{self.name}: a temporary directory for reading the checkpoint cannot be made "
@@ -153,8 +152,8 @@ class OpenCheckpoint:
                                   "directory.") from error
         self._close = weakref.finalize(self, _close_files, list(descriptors.values()), links)
         for name, descriptor in descriptors.items():
-            os.symlink(_DESCRIPTORS / str(descriptor), os.path.join(links, name))
-        self.prefix = os.path.join(links, path.name)
+            os.symlink(_DESCRIPTORS / str(descriptor), links.path / name)
+        self.prefix = str(links.path / path.name)
 
 
 def as_open_checkpoint(checkpoint: str | Path | OpenCheckpoint) -> OpenCheckpoint:
@@ -212,11 +211,11 @@ def _is_same_directory(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _close_files(descriptors: list[int], links: str | None = None) -> None:
+def _close_files(descriptors: list[int], links: ScratchDirectory | None = None) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
     if links is not None:
-        shutil.rmtree(links, ignore_errors=True)
+        links.remove()
 
 
 def _errors() -> tuple[type[Exception], ...]:

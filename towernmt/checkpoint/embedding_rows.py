@@ -5,6 +5,7 @@ Growing copies the rows of subwords that both vocabularies have, and combines th
 
 from __future__ import annotations
 
+import math
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -100,6 +101,19 @@ def _row_origin(id: int, old_vocabulary: Vocabulary, new_vocabulary: Vocabulary)
         within = old_vocabulary.piece_to_id(first) if first else UNK
         ids[:1] = [within] if within != UNK else ids[:1] if first else []
     return RowOrigin([] if UNK in ids else ids, is_new=True)
+
+
+def origins_in_both(source: Sequence[RowOrigin], target: Sequence[RowOrigin]) -> list[RowOrigin]:
+    """Return the origins of the rows of a table that both languages share: those with the fewest old subwords.
+
+    A vocabulary of one language may lack characters of the other one, or mark its subwords as unused.
+
+    Args:
+        source: `row_origins` of the source vocabulary.
+        target: `row_origins` of the target vocabulary, which has the same subwords.
+    """
+    return [min(origins, key=lambda origin: len(origin.ids) or math.inf)
+            for origins in zip(source, target, strict=True)]
 
 
 def grow_checkpoint(checkpoint: OpenCheckpoint, model: NMTModel, origins: Mapping[str, Sequence[RowOrigin]],

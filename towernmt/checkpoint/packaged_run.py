@@ -9,9 +9,7 @@ depends on the checksums of all files, so no two packages share a folder.
 from __future__ import annotations
 
 import logging
-import os
 import shutil
-import tempfile
 import weakref
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,7 @@ from towernmt.checkpoint.saved_run import SavedRun, run_around
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.files import CACHE_VARIABLE, is_undamaged, path_inside, sha256_of, user_cache, write_checksums
 from towernmt.core.structured_files import read_json
-from towernmt.core.temporary_directories import complete_directory
+from towernmt.core.temporary_directories import ScratchDirectory, complete_directory, temporary_directory
 from towernmt.models.architectures import ARCHITECTURES
 
 __all__ = ["PackagedRun", "is_package", "open_run"]
@@ -199,14 +197,14 @@ def unpacked(package: Package, user: object, cache: Path | None = None) -> Path:
         reason = error.strerror if isinstance(error, OSError) else error
         log.warning("%s: the cache for the unpacked package cannot be written (%s), so each process unpacks it again. "
                     "Set %s to a writable folder.", package.path, reason, CACHE_VARIABLE)
-    temporary = Path(tempfile.mkdtemp(prefix="towernmt-"))
-    weakref.finalize(user, shutil.rmtree, temporary, ignore_errors=True)
+    scratch = ScratchDirectory(f"unpacking {package.path.name}")
+    weakref.finalize(user, scratch.remove)
     try:
-        _unpack(package, temporary)
+        _unpack(package, scratch.path)
     except OSError as error:
-        raise CheckpointError(f"{package.path}: cannot be unpacked in {temporary} ({error.strerror}). Free disk space "
-                              "there, or set TMPDIR to another directory.") from error
-    return temporary
+        raise CheckpointError(f"{package.path}: cannot be unpacked in {scratch.path} ({error.strerror}). Free disk "
+                              "space there, or set TMPDIR to another directory.") from error
+    return scratch.path
 
 
 def unpacked_name(name: str) -> str:
@@ -244,14 +242,11 @@ def _restore_damaged(package: Package, folder: Path) -> None:
         if file.is_dir() and not file.is_symlink():
             shutil.rmtree(file)
         file.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=file.parent)   # a unique name for each process
-        try:
-            with os.fdopen(descriptor, "wb") as copy:
-                copy.writelines(package.chunks(name))
-            Path(temporary).replace(file)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        with temporary_directory(f"unpacking {package.path.name}", folder) as unfinished:
+            copy = unfinished / file.name
+            with open(copy, "wb") as stream:
+                stream.writelines(package.chunks(name))
+            copy.replace(file)
 
 
 def _unpack(package: Package, folder: Path) -> None:

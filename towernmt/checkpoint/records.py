@@ -15,7 +15,6 @@ import importlib.metadata
 import json
 import platform
 import re
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from towernmt import __version__
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.structured_files import Natural, read_json
+from towernmt.core.temporary_directories import temporary_directory
 
 if TYPE_CHECKING:
     from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
@@ -152,9 +152,9 @@ def vocabulary_fingerprint(directory: Path) -> str:
 
 def fingerprints(data: TrainingData) -> dict[str, str]:
     """Return the fingerprints of the vocabularies of `data`, and of the data if they have one."""
-    with tempfile.TemporaryDirectory() as directory:
+    with temporary_directory("reading vocabularies") as directory:
         data.copy_vocabularies(directory)
-        vocabulary = vocabulary_fingerprint(Path(directory))
+        vocabulary = vocabulary_fingerprint(directory)
     values = {"vocabulary": vocabulary, "data": getattr(data, "fingerprint", None)}
     return {name: value for name, value in values.items() if value}
 

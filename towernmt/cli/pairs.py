@@ -13,7 +13,7 @@ from shlex import quote
 from towernmt.cli.specified_options import specified_options
 from towernmt.cli.translator_options import add_model_arguments, make_translator
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.core.line_progress import LineProgress
+from towernmt.core.line_progress import StageProgress
 from towernmt.dataflow.batches.training_data import is_prepared
 from towernmt.dataflow.preparation.prepared_data import open_prepared
 from towernmt.dataflow.sources.corpora import read_corpora
@@ -79,18 +79,31 @@ def run_pairs(args: argparse.Namespace) -> int:
         _write_pairs(args.output, pairs)
         print(f"{args.reviewed}: {len(pairs):,} pairs kept", file=sys.stderr)
         return 0
+    progress = StageProgress(sys.stderr)
+    try:
+        return _write_pairs_of_documents(args, progress)
+    finally:
+        progress.end()
+
+
+def _write_pairs_of_documents(args: argparse.Namespace, progress: StageProgress) -> int:
+    """Write the sentence pairs of documents, show the progress, and return the exit status."""
     languages = parse_direction(args.languages) if args.languages else None
     threshold = DEFAULT_THRESHOLD if args.threshold is None else args.threshold
-    known_pairs = _read_known_pairs(args.known) if args.known else []
-    report = _Report(is_strict=not Path(args.source).is_dir())
-    readable = list(_read_documents(_matched(args, languages, report), languages, args.by_line, report))
-    aligned = align_sentences([texts for _, texts in readable], known_pairs, _translate_of(args)) if readable else []
+    known_pairs = _read_known_pairs(args.known, progress) if args.known else []
+    report = _Report(progress, is_strict=not Path(args.source).is_dir())
+    matched = _matched(args, languages, report)
+    progress.begin("reading documents", "sentences")
+    readable = list(_read_documents(matched, languages, args.by_line, report, progress))
+    aligned = align_sentences([texts for _, texts in readable], known_pairs, _translate_of(args), progress
+                              ) if readable else []
+    candidates = [AlignedDocument(files, texts, alignment)
+                  for (files, texts), alignment in zip(readable, aligned, strict=True)]
     documents = []
-    for (files, texts), alignment in zip(readable, aligned, strict=True):
-        document = AlignedDocument(files, texts, alignment)
+    for document in candidates:
         with report.of_document():
             if not args.no_text_check:
-                document.check(known_pairs)
+                document.check(_pairs_to_learn_from(document, candidates, known_pairs), progress)
             documents.append(document)
     if not documents:
         raise DataError(f"{args.source} and {args.target} have no documents from which pairs can be made; the lines "
@@ -109,11 +122,12 @@ class _Report:
     """Problems of single documents: an error if only one document was passed, otherwise lines on standard error.
 
     Args:
+        progress: the progress on standard error.
         is_strict: whether a problem ends the command.
     """
 
-    def __init__(self, is_strict: bool) -> None:
-        self._is_strict, self._left_out = is_strict, 0
+    def __init__(self, progress: StageProgress, is_strict: bool) -> None:
+        self._progress, self._is_strict, self._left_out = progress, is_strict, 0
 
     @contextmanager
     def of_document(self) -> Iterator[None]:
@@ -132,6 +146,7 @@ class _Report:
 
     def warn(self, sentence: str) -> None:
         """Print a sentence about a document."""
+        self._progress.break_line()
         print(f"towernmt: {sentence}", file=sys.stderr)
 
     def exit_status(self) -> int:
@@ -197,8 +212,8 @@ def _matched(args: argparse.Namespace, languages: Direction | None, report: _Rep
     return match.matched
 
 
-def _read_documents(files: Iterable[MatchedFiles], languages: Direction | None, by_line: bool, report: _Report
-                    ) -> Iterator[tuple[MatchedFiles, SentenceTexts]]:
+def _read_documents(files: Iterable[MatchedFiles], languages: Direction | None, by_line: bool, report: _Report,
+                    progress: StageProgress) -> Iterator[tuple[MatchedFiles, SentenceTexts]]:
     """Yield the sentences of each document that can be read."""
     for document_files in files:
         codes = languages or [code and two_letter_code(code) for code in codes_of_names(document_files)]
@@ -206,7 +221,7 @@ def _read_documents(files: Iterable[MatchedFiles], languages: Direction | None, 
             if Path(document_files.source).samefile(document_files.target):
                 check_both_sides(document_files.source, languages)
             _check_order_of_languages(document_files, languages)
-            texts = SentenceTexts(*(document_sentences(path, code, by_line)
+            texts = SentenceTexts(*(document_sentences(path, code, by_line, progress.add)
                                     for path, code in zip(document_files, codes, strict=True)))
             with naming_document(document_files.name):
                 check_size(texts)
@@ -225,16 +240,10 @@ def _check_order_of_languages(files: MatchedFiles, languages: Direction | None) 
                         f"specified: exchange the paths, or pass --languages {named_direction}.")
 
 
-def _read_known_pairs(locations: Sequence[str]) -> list[tuple[str, str]]:
+def _read_known_pairs(locations: Sequence[str], progress: StageProgress) -> list[tuple[str, str]]:
     """Return the pairs of prepared data and sources, and show the progress of reading them."""
-    progress = LineProgress("reading known pairs", stream=sys.stderr)
-    pairs: list[tuple[str, str]] = []
-    for location in locations:
-        for pair in _known_pairs(location):
-            pairs.append(pair)
-            progress.update(len(pairs))
-    progress.done()
-    return pairs
+    progress.begin("reading known pairs", "lines")
+    return [pair for location in locations for pair in progress.counted(_known_pairs(location))]
 
 
 def _known_pairs(location: str) -> Iterator[tuple[str, str]]:
@@ -254,14 +263,26 @@ def _known_pairs(location: str) -> Iterator[tuple[str, str]]:
             yield " ".join(word.rsplit(SEPARATOR, factors)[0] for word in words) or pair.source, pair.target
 
 
+def _pairs_to_learn_from(document: AlignedDocument, documents: Iterable[AlignedDocument],
+                         known_pairs: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
+    """Return the known pairs and, for an excerpt of a book, the pairs of all other documents.
+
+    Without these, random orders would lack the word translations that the alignment of the excerpt has learned.
+    """
+    if not document.texts.has_excerpt:
+        return known_pairs
+    return [*known_pairs, *((pair.source, pair.target) for other in documents if other is not document
+                            for pair in other.pairs(DEFAULT_THRESHOLD))]
+
+
 def _translate_of(args: argparse.Namespace) -> TranslateTexts | None:
     """Return the function that translates sentences by --model, or None."""
     if not args.model:
         return None
     translator = make_translator(args)
 
-    def translate(sentences: Sequence[str]) -> list[str]:
-        return [hypothesis.text for hypothesis, *_ in translator.translate_stream(sentences, "documents")]
+    def translate(sentences: Sequence[str]) -> Iterator[str]:
+        return (hypothesis.text for hypothesis, *_ in translator.translate_stream(sentences, "documents"))
 
     return translate
 

@@ -32,23 +32,52 @@ def temporary_directory(activity: str, parent: Path | None = None,
         parent: parent directory; None for the directory of temporary files (`TMPDIR`).
         end_work: called before a signal removes the directory, for example to end a process that writes into it.
     """
-    parent = parent or Path(tempfile.gettempdir())
-    for path in parent.glob(f"{_PREFIX}*"):
-        _remove_abandoned(path)
-    lock = _locked_directory(activity, parent)
+    scratch = ScratchDirectory(activity, parent)
 
     def clean() -> None:
         end_work()
-        shutil.rmtree(lock.directory, ignore_errors=True)
+        scratch.remove_content()
 
     try:
         with cleanup_on_signal(clean):
-            content = lock.directory / "content"
-            content.mkdir()
-            yield content
+            yield scratch.path
     finally:
-        shutil.rmtree(lock.directory, ignore_errors=True)
-        lock.release()
+        scratch.remove()
+
+
+class ScratchDirectory:
+    """A new directory, which exists until `remove` is called.
+
+    Directories of killed processes of this user are removed first.
+
+    Args:
+        activity: description of the work in the directory, for messages about its lock.
+        parent: parent directory; None for the directory of temporary files (`TMPDIR`).
+
+    Attributes:
+        path: the directory.
+
+    Raises:
+        OSError: the directory cannot be made.
+    """
+
+    def __init__(self, activity: str, parent: Path | None = None) -> None:
+        parent = parent or Path(tempfile.gettempdir())
+        for path in parent.glob(f"{_PREFIX}*"):
+            _remove_abandoned(path)
+        self._lock, self._process = _locked_directory(activity, parent), os.getpid()
+        self.path = self._lock.directory / "content"
+        self.path.mkdir()
+
+    def remove(self) -> None:
+        """Remove the directory. A forked child does nothing."""
+        if self._process == os.getpid():
+            self.remove_content()
+            self._lock.release()
+
+    def remove_content(self) -> None:
+        """Remove the directory, and keep its lock."""
+        shutil.rmtree(self._lock.directory, ignore_errors=True)
 
 
 def is_empty(directory: Path) -> bool:

@@ -18,7 +18,8 @@ def with_numbers_of_placeholders(sentence: SourceSentence, atoms: Sequence[Targe
     """Return the atoms, where numbers that neither the source nor `numbers` has are the missing placeholders.
 
     A model may translate `X1` as `1`, and also damage numbers: it writes `91` for `X1`, or `255` for the placeholder
-    `25`. Then there must be as many such numbers as missing placeholders. It may also join the number to a word, as in
+    `25`. Then there must be as many such numbers as missing placeholders, and each must contain the number of its
+    placeholder: the model may also write `20` for the word twenty. It may also join the number to a word, as in
     `costs111`, from which it is removed. The number of `y_1` belongs to this name.
 
     Args:
@@ -46,7 +47,8 @@ def with_numbers_of_placeholders(sentence: SourceSentence, atoms: Sequence[Targe
                        if missing and atom.stands_for is None and atom.text.isdigit() and atom.text not in known_texts
                        and not _is_subscript(atoms, index)]
     sources_by_index = {index: missing[atoms[index].text] for index in foreign_indices if atoms[index].text in missing}
-    if len(foreign_indices) == len(missing) and len(sources_by_index) < len(missing):
+    if len(foreign_indices) == len(missing) and len(sources_by_index) < len(missing) and all(
+            number in atoms[index].text for index, number in zip(foreign_indices, missing, strict=True)):
         sources_by_index = dict(zip(foreign_indices, missing.values(), strict=True))
     new_atoms = list(atoms)
     for index, source in sources_by_index.items():

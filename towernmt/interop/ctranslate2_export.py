@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 
 from towernmt.core.errors import SettingsError
 from towernmt.core.files import fixed_entry
+from towernmt.core.temporary_directories import temporary_directory
 from towernmt.dataflow.vocabulary.source_factors import factors_of
 from towernmt.interop.ctranslate2_loader import import_ctranslate2, pieces_of_vocabulary
 from towernmt.interop.ctranslate2_model_support import check_ctranslate2_support
@@ -79,11 +79,11 @@ def write_argos(job: ExportJob) -> dict[str, Any]:
     name = f"translate-{source}_{target}"
     metadata = {"package_version": "1.0", "argos_version": ARGOS_VERSION, "type": "translate",
                 "from_code": source, "from_name": source_name, "to_code": target, "to_name": target_name}
-    with tempfile.TemporaryDirectory(dir=job.directory) as model:
-        details = write_ctranslate2(replace(job, directory=Path(model)))
+    with temporary_directory("export to CTranslate2", job.directory) as model:
+        details = write_ctranslate2(replace(job, directory=model))
         with zipfile.ZipFile(job.directory / f"{name}.argosmodel", "w", zipfile.ZIP_DEFLATED) as package:
             files = {"sentencepiece.model": pieces,
-                     **{f"model/{file.name}": file for file in sorted(Path(model).iterdir())}}
+                     **{f"model/{file.name}": file for file in sorted(model.iterdir())}}
             package.writestr(_entry(f"{name}/metadata.json"), json.dumps(metadata, indent=1, ensure_ascii=False))
             for inside, file in files.items():
                 package.writestr(_entry(f"{name}/{inside}"), file.read_bytes())

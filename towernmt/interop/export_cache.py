@@ -10,9 +10,8 @@ import logging
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -118,13 +117,12 @@ def exported_run(spec: ExportSpec) -> Iterator[tuple[Path, str]]:
         yield directory, prefix
         return
     log.info("%s: exporting %s in %s; the export is cached.", spec.run.name, Path(prefix).parent.name, spec.precision)
-    with tempfile.TemporaryDirectory(prefix="towernmt-") as temporary:
-        directory, prefix = _export_into_cache(spec, Path(temporary) / "export")
-        yield directory, prefix
+    with ExitStack() as stack:
+        yield _export_into_cache(spec, stack)
 
 
-def _export_into_cache(spec: ExportSpec, fallback: Path) -> tuple[Path, str]:
-    """Export a run into its cache or the user's, or into the directory `fallback` if neither can be written."""
+def _export_into_cache(spec: ExportSpec, stack: ExitStack) -> tuple[Path, str]:
+    """Export a run into its cache or the user's, or into a directory that exists as long as `stack`."""
     if "tensorpack" not in sys.modules:     # whose log would otherwise be between the translations on stdout
         log_to_stderr()
     from towernmt.predict.trained_model import TrainedModel  # imports TensorFlow and tensorpack
@@ -139,7 +137,8 @@ def _export_into_cache(spec: ExportSpec, fallback: Path) -> tuple[Path, str]:
             _remove_old_exports(export)
             return export, trained.checkpoint
         log.warning("%s, so the export is not cached: each start exports the model again.", problem)
-        return _export(trained, spec, fallback), trained.checkpoint
+        temporary = stack.enter_context(temporary_directory("export to CTranslate2"))
+        return _export(trained, spec, temporary / "export"), trained.checkpoint
 
 
 def _export(trained: TrainedModel, spec: ExportSpec, directory: Path) -> Path:

@@ -12,7 +12,6 @@ import hashlib
 import json
 import logging
 import shutil
-import tempfile
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +24,7 @@ from towernmt.checkpoint.saved_run import SavedRun, run_of_checkpoint
 from towernmt.core.directories import directory_kind
 from towernmt.core.errors import SettingsError
 from towernmt.core.files import CACHE_VARIABLE, is_undamaged, user_cache, write_checksums
-from towernmt.core.temporary_directories import complete_directory
+from towernmt.core.temporary_directories import ScratchDirectory, complete_directory
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.vocabulary.base import SUFFIXES
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
@@ -84,9 +83,12 @@ def vocabulary_of_model(location: str) -> Iterator[Path]:
     model = read_foreign_model(location, "--vocabulary-of")
     if WORDS_NOTE in model.notes:
         log.warning("%s: %s", location, WORDS_NOTE)
-    with tempfile.TemporaryDirectory(prefix="towernmt-") as directory:
-        save_vocabularies(model.source, model.target, directory)
-        yield Path(directory)
+    scratch = ScratchDirectory("reading vocabularies")
+    try:
+        save_vocabularies(model.source, model.target, scratch.path)
+        yield scratch.path
+    finally:
+        scratch.remove()
 
 
 _VOCABULARY_SETTINGS = (
@@ -162,9 +164,9 @@ def imported_once(model: ForeignModel) -> SavedRun:
         reason = error.strerror if isinstance(error, OSError) else error
         log.warning("%s: the cache for imported models cannot be written (%s), so the model is imported into a "
                     "temporary directory. Set %s to a writable folder.", model.origin, reason, CACHE_VARIABLE)
-    temporary = Path(tempfile.mkdtemp(prefix="towernmt-"))
-    run = SavedRun(temporary / key)
-    weakref.finalize(run, shutil.rmtree, temporary, ignore_errors=True)
+    scratch = ScratchDirectory(f"importing {model.origin}")
+    run = SavedRun(scratch.path / key)
+    weakref.finalize(run, scratch.remove)
     write_imported_run(model, run.path)
     return run
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tensorpack.utils import logger
 
 from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint, repeat_if_removed
-from towernmt.checkpoint.embedding_rows import grow_checkpoint, row_origins
+from towernmt.checkpoint.embedding_rows import grow_checkpoint, origins_in_both, row_origins
 from towernmt.checkpoint.records import check_vocabulary_of, provenance, vocabulary_fingerprint
 from towernmt.checkpoint.saved_run import check_run_output
 from towernmt.core.errors import SettingsError
@@ -87,22 +87,30 @@ def extend_vocabulary(run: RunDirectory, source_text: str | Path, target_text: s
                             "data as --vocabulary.")
     source_lines, target_lines = (_sample(read_lines(file)) for file in (source_text, target_text))
     facts = SourceCounts.of(source_lines).text()
-    is_shared = same_pieces(source, target)
-    if is_shared:
-        source_lines = target_lines = source_lines + target_lines
-    new_source = _extended("source and target" if is_shared else "source", source, source_lines, size)
-    # A shared vocabulary is one object, and is learned only once.
-    new_target = new_source if source is target else _extended("target", target, target_lines, size)
+    if source is target:        # learned only once
+        new_source = new_target = _extended({"source and target": source}, source_lines + target_lines, size)[0]
+    elif same_pieces(source, target):       # two models of one embedding table, which must stay the same subwords
+        new_source, new_target = _extended({"source": source, "target": target}, source_lines + target_lines, size)
+    else:
+        [new_source] = _extended({"source": source}, source_lines, size)
+        [new_target] = _extended({"target": target}, target_lines, size)
     return _write_grown_run(run, new_source, new_target, facts, output, checkpoint, f"{source_text} {target_text}")
 
 
-def _extended(name: str, vocabulary: Vocabulary, lines: Sequence[str], size: int | None) -> Vocabulary:
-    """Return a vocabulary with the subwords of a text, and log how many tokens the text has before and after."""
-    new = extended(vocabulary, lines, automatic_size(lines) if size is None else size)
-    before, after = (sum(map(len, each.encode_batch(lines))) for each in (vocabulary, new))
-    logger.info(f"{name}: {new.size - vocabulary.size:,} new subwords, {new.size:,} in total; the text has {after:,} "
-                f"tokens instead of {before:,}.")
-    return new
+def _extended(vocabularies: Mapping[str, Vocabulary], lines: Sequence[str], size: int | None) -> list[Vocabulary]:
+    """Return vocabularies with the subwords of a text, and log how many tokens the text has before and after.
+
+    Args:
+        vocabularies: the vocabularies by the names of their languages; see `extended`.
+        lines: the text.
+        size: see `extend_vocabulary`.
+    """
+    extended_vocabularies = extended([*vocabularies.values()], lines, automatic_size(lines) if size is None else size)
+    for (name, old), new in zip(vocabularies.items(), extended_vocabularies, strict=True):
+        before, after = (sum(map(len, each.encode_batch(lines))) for each in (old, new))
+        logger.info(f"{name}: {new.size - old.size:,} new subwords, {new.size:,} in total; the text has {after:,} "
+                    f"tokens instead of {before:,}.")
+    return extended_vocabularies
 
 
 def _sample(lines: Iterable[str]) -> list[str]:
@@ -130,7 +138,8 @@ def _write_grown_run(run: RunDirectory, source: Vocabulary, target: Vocabulary, 
         origin: where the vocabularies are from, for messages.
     """
     settings = run.settings()
-    if getattr(settings.model, "tie_embeddings", "none") == "all" and not same_pieces(source, target):
+    is_shared = getattr(settings.model, "tie_embeddings", "none") == "all"
+    if is_shared and not same_pieces(source, target):
         raise SettingsError(f"{origin}: source and target have different vocabularies, but the run has "
                             "model.tie_embeddings=all: prepare the data with --shared-vocab.")
     old, new = _by_name(*run.vocabularies()), _by_name(source, target)
@@ -146,6 +155,8 @@ def _write_grown_run(run: RunDirectory, source: Vocabulary, target: Vocabulary, 
         logger.info(f"The grown run has no shortlist, because {settings.search.shortlist} lacks the new subwords.")
         settings = dataclasses.replace(settings, search=dataclasses.replace(settings.search, shortlist=""))
     origins = {name: row_origins(old[name], new[name]) for name in new}
+    if is_shared:
+        origins["source"] = origins_in_both(origins["source"], origins["target"])   # of the table of both languages
     for name, rows in origins.items():
         logger.info(f"{name}: {sum(bool(row.ids) for row in rows):,} of {len(rows):,} subwords begin with rows of the "
                     "run.")

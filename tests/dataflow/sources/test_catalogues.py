@@ -153,6 +153,11 @@ def test_the_header_names_the_encoding(tmp_path: Path) -> None:
     assert read(f"{tmp_path}/x.po") == [("dog", "pies ąę")]
 
 
+def test_the_flag_of_an_obsolete_message_is_not_that_of_the_next_one() -> None:
+    catalogue = parse_po(b'#, fuzzy\n#~ msgid "old"\n#~ msgstr "alt"\n\nmsgid "new"\nmsgstr "neu"\n', "x.po")
+    assert catalogue.messages == [Message("new", None, ["neu"])]
+
+
 def test_escaped_bytes_are_text_in_the_encoding_of_the_header(tmp_path: Path) -> None:
     entry = r'msgid "a\x41\\303\8"' "\n" r'msgstr "fr\303\274h \xe2\x82\254\t\1011"' "\n"     # of msgcat --escape
     (tmp_path / "x.po").write_text(HEADER % "1; plural=0" + entry)

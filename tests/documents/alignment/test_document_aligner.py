@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import pytest
 
 from tests.documents.alignment.parallel_texts import Links, parallel_sentences, with_changes
 from towernmt.core.errors import DataError
+from towernmt.documents.alignment import document_aligner
 from towernmt.documents.alignment.document_aligner import (
     PASSES_BY_WORDS,
     AlignedSentences,
@@ -21,6 +25,7 @@ from towernmt.documents.alignment.document_pairs import (
     review_lines,
 )
 from towernmt.documents.alignment.matched_files import MatchedFiles
+from towernmt.documents.alignment.sentence_paths import Bead
 from towernmt.documents.alignment.word_gains import WordLexicon
 
 FILES = MatchedFiles("a.txt", "b.txt")
@@ -83,6 +88,74 @@ def test_lexicons_of_known_pairs_are_learned_once_for_all_documents_and_orders(m
     for order, found in zip(orders, aligned, strict=True):
         expected, = align_sentences([SentenceTexts(short.source, [short.target[index] for index in order])], known)
         assert found.beads == expected.beads and found.scores == pytest.approx(expected.scores, abs=1e-6)
+
+
+def excerpt(first: int, count: int = 40, book: int = 800, of: int = 1) -> tuple[SentenceTexts, Links]:
+    """Return source sentences of a text next to the target sentences of text 1, and the links if it is the same."""
+    source, target = (parallel_sentences(book, seed=seed) for seed in (of, 1))
+    texts = SentenceTexts([pair[0] for pair in source[first:first + count]], [pair[1] for pair in target])
+    return texts, {(number, first + number) for number in range(count)}
+
+
+@pytest.mark.parametrize("is_swapped", [False, True])
+@pytest.mark.parametrize("first", [20, 700])
+def test_an_excerpt_is_found_anywhere_in_a_book(first: int, is_swapped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document_aligner, "MIN_HALF_WIDTH", 50)     # as narrow as the usual band is in a longer book
+    monkeypatch.setattr(document_aligner, "HALF_WIDTH", 10)
+    texts, gold = excerpt(first, count=80)
+    known = parallel_sentences(150, seed=2)
+    if is_swapped:
+        texts, gold = SentenceTexts(texts.target, texts.source), {(j, i) for i, j in gold}
+        known = [(target, source) for source, target in known]
+    aligned, = align_sentences([texts], known)
+    precision, recall = precision_and_recall(links_of(aligned, DEFAULT_THRESHOLD), gold)
+    assert precision > 0.95 and recall > 0.95
+    AlignedDocument(FILES, texts, aligned).check(known)
+
+
+def test_the_lengths_of_an_excerpt_are_compared_with_equally_many_sentences() -> None:
+    texts, gold = excerpt(500, count=200)      # without known pairs, only lengths lead to the position
+    aligned, = align_sentences([texts])
+    precision, recall = precision_and_recall(links_of(aligned, DEFAULT_THRESHOLD), gold)
+    assert precision > 0.95 and recall > 0.9
+
+
+@pytest.mark.parametrize("known", [0, 150])
+def test_an_excerpt_of_another_text_is_refused_with_what_to_do(known: int) -> None:
+    texts, _ = excerpt(300, of=5)
+    known_pairs = parallel_sentences(known, seed=2)
+    aligned, = align_sentences([texts], known_pairs)
+    with pytest.raises(DataError, match="If the shorter one translates a part of the other, cut the other to this "
+                                        "part, or pass --known or --model. Otherwise, pass documents that belong"):
+        AlignedDocument(FILES, texts, aligned).check(known_pairs)
+
+
+def test_pairs_of_an_excerpt_count_in_runs_and_by_their_words() -> None:
+    beads = [*(Bead(i, i + 1, i, i + 1) for i in range(3)), Bead(3, 3, 3, 9), *(
+        Bead(i, i + 1, i + 6, i + 7) for i in range(3, 8))]
+    by_words = np.array([0.5, 0.5, 0.5, 0.0, 0.5, 0.0, 0.5, 0.05, 0.5], np.float32)
+    aligned = AlignedSentences(beads, np.full(9, 0.9, np.float32), by_words)
+    assert aligned.share_in_runs(0.1, 1) == pytest.approx(6 / 8)
+    assert aligned.share_in_runs(0.1, 4) == pytest.approx(3 / 8)
+    assert aligned.share_in_runs(0.1, 6) == 0.0
+
+
+def test_a_model_finds_an_excerpt_and_no_other_text() -> None:
+    dictionary = dict(parallel_sentences(800)) | dict(parallel_sentences(800, seed=5))
+
+    def translate(sentences: Sequence[str]) -> list[str]:
+        """Return translations without every third word."""
+        words = [dictionary[sentence].split() for sentence in sentences]
+        return [" ".join(word for number, word in enumerate(each) if number % 3) or each[0] for each in words]
+
+    texts, gold = excerpt(300, count=80)
+    aligned, = align_sentences([texts], translate=translate)
+    assert precision_and_recall(links_of(aligned, DEFAULT_THRESHOLD), gold) > (0.95, 0.95)
+    AlignedDocument(FILES, texts, aligned).check()
+    texts, _ = excerpt(300, count=80, of=5)
+    aligned, = align_sentences([texts], translate=translate)
+    with pytest.raises(DataError, match="probably no translations"):
+        AlignedDocument(FILES, texts, aligned).check()
 
 
 def test_documents_whose_alignment_does_not_fit_into_memory_are_refused() -> None:

@@ -343,11 +343,15 @@ def test_flags_may_be_on_lines_with_an_equals_sign(flags: str, expected: str) ->
     assert translated(f'{HEADER}{flags}{msgid}msgstr ""\n') == f'{HEADER}{expected}{msgid}msgstr "{translation}"\n'
 
 
+def test_escaped_bytes_are_text_in_the_encoding_of_the_header() -> None:
+    assert translated(HEADER + r'msgid "sch\303\266n"' + '\nmsgstr ""\n').endswith('msgstr "SCHÖN"\n')
+
+
 @pytest.mark.parametrize(("content", "sentence"), [
-    (b"hello\n", "not a valid gettext catalogue: line 1"),
+    (b"hello\n", "Line 1: not a valid line of a .po file"),
     *((HEADER.replace("UTF-8", name).encode(), f"declares the encoding {name}, which is unknown, or is not")
       for name in ("KLINGON-1", "rot13", "undefined", "idna", "utf-16")),
-    (HEADER.encode() + b'msgid "a\nmsgstr ""\n', "line 7 is not a comment"),
+    (HEADER.encode() + b'msgid "a\nmsgstr ""\n', "Line 7: not a valid line"),
     (HEADER.encode() + b'msgid "\xff"\nmsgstr ""\n', "not encoded as UTF-8")])
 def test_what_is_broken_is_refused(content: bytes, sentence: str) -> None:
     with pytest.raises(DataError, match=sentence):

@@ -25,11 +25,11 @@ OPTIONS: dict[str, Any] = {
     "tied-embeddings-all": True, "input-types": [], "ulr": False}
 
 
-def learned_pieces(lines: list[str], path: Path, kind: str = "unigram") -> list[str]:
+def learned_pieces(lines: list[str], path: Path, kind: str = "unigram", normalization: str = "nmt_nfkc") -> list[str]:
     """Learn a SentencePiece model with its default ids, and return the pieces without the special ones."""
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines * 5), model_prefix=str(path.with_suffix("")), vocab_size=48, model_type=kind,
-        hard_vocab_limit=False, minloglevel=2)
+        normalization_rule_name=normalization, hard_vocab_limit=False, minloglevel=2)
     path.with_suffix(".model").rename(path)
     processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
     return [processor.id_to_piece(id) for id in range(3, processor.get_piece_size())]
@@ -68,16 +68,18 @@ def random_parameters(options: dict[str, Any], sizes: tuple[int, int], tie: str 
 
 
 def write_opus(path: Path, *, options: dict[str, Any] | None = None, kind: str = "unigram",
-               further: tuple[str, ...] = (), missing: int = 2, tie: str = "all") -> Path:
+               further: tuple[str, ...] = (), missing: int = 2, tie: str = "all",
+               normalizations: tuple[str, str] = ("nmt_nfkc", "nmt_nfkc")) -> Path:
     """Write a folder with the layout of OPUS-MT.
 
     Args:
         further: pieces of the vocabulary that no SentencePiece model has.
         missing: number of pieces of the source's model that are not in the vocabulary: they are unknown to the model.
+        normalizations: the normalization rules of the SentencePiece models of source and target.
     """
     path.mkdir()
-    german, english = (learned_pieces(lines, path / f"{side}.spm", kind)
-                       for side, lines in (("source", GERMAN), ("target", ENGLISH)))
+    german, english = (learned_pieces(lines, path / f"{side}.spm", kind, normalization) for side, lines, normalization
+                       in zip(("source", "target"), (GERMAN, ENGLISH), normalizations, strict=True))
     pieces = ["</s>", "<unk>", *dict.fromkeys([*german[missing:], *english, *further]), "<pad>"]
     written = [json.dumps(piece, ensure_ascii=False) if number % 2 else piece for number, piece in enumerate(pieces)]
     (path / "opus.vocab.yml").write_text("".join(f"{piece}: {number}\n" for number, piece in enumerate(written)))

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import tempfile
 import threading
 from functools import cached_property, partial
 from pathlib import Path
@@ -26,6 +25,7 @@ from weakref import WeakValueDictionary
 from towernmt.core.errors import DataError, remedy
 from towernmt.core.files import path_inside, replacing, write_text
 from towernmt.core.structured_files import parse_json
+from towernmt.core.temporary_directories import temporary_directory
 from towernmt.dataflow.preparation.corpus_statistics import LENGTHS, PairLengths, StatisticsReport, parse_pair_lengths
 from towernmt.dataflow.preparation.manifest import (
     MANIFEST,
@@ -279,8 +279,8 @@ class RemotePreparedData(PreparedData):
     def __init__(self, uri: str, cache: ObjectCache | None = None) -> None:
         self._folder = parse_s3_folder(uri)
         self._cache = cache or default_cache()
-        with tempfile.TemporaryDirectory(prefix="towernmt-") as directory:
-            fetch_small_files(self._folder, Path(directory))
+        with temporary_directory("reading prepared data") as directory:
+            fetch_small_files(self._folder, directory)
             super().__init__(directory)
             # Read these files before they are removed.
             _ = self.statistics, self.statistics_table, self.validation_sets, self.pair_lengths, self.source_text

@@ -1,8 +1,7 @@
-"""Translation catalogues of GNU gettext as a source: `.po` (text) and `.mo` (compiled), with their parsers.
+"""Translation catalogues of GNU gettext as a source: `.po` (text) and `.mo` (compiled), with a parser of `.mo`.
 
-The parsers are written here since Python's gettext does not read `.po` and keeps the contents of `.mo` private, and
-polib splits lines at every Unicode line end, which breaks messages that contain one. The manual of GNU gettext
-describes the formats (chapters "The Format of PO Files" and "The Format of GNU MO Files").
+The parser is written here since Python's gettext keeps the contents of `.mo` private. The manual of GNU gettext
+describes the format (chapter "The Format of GNU MO Files").
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from towernmt.core.errors import DataError
+from towernmt.dataflow.sources.po_entries import decode_text, po_entries
 from towernmt.dataflow.sources.source import Cursor, FileSource, Group, Pair
 from towernmt.dataflow.storage.stored_files import Storage, UnreadableError, read_bytes, split_compression
 from towernmt.dataflow.text.text_lines import Chunk
@@ -135,8 +135,11 @@ def parse_po(data: bytes, name: str) -> Catalogue:
     if codecs.lookup(charset).name == "utf-8":
         lines = Chunk(name, 1, 0, data).decode()
     else:
-        lines = [line.removesuffix("\r") for line in _decode(data, charset, name, is_file=True).split("\n")]
-    return _catalogue(_PoParser(name, charset).parse(lines))
+        lines = decode_text(data, charset, name, is_file=True).split("\n")
+    return _catalogue([
+        Message(entry.texts["msgid"], entry.texts.get("msgid_plural"),
+                [entry.forms[form] for form in sorted(entry.forms)] or [""])
+        for entry in po_entries(lines, charset, name) if not (entry.texts["msgid"] and "fuzzy" in entry.flags)])
 
 
 def parse_mo(data: bytes, name: str) -> Catalogue:
@@ -157,8 +160,8 @@ def parse_mo(data: bytes, name: str) -> Catalogue:
     charset = _charset(header.decode("latin-1"))
     messages = []
     for text, translation in texts:
-        singular, _, plural = _decode(text, charset, name).rpartition("\4")[2].partition("\0")
-        translations = _decode(translation, charset, name).split("\0")
+        singular, _, plural = decode_text(text, charset, name).rpartition("\4")[2].partition("\0")
+        translations = decode_text(translation, charset, name).split("\0")
         messages.append(Message(singular, plural or None, translations if plural else translations[:1]))
     return _catalogue(messages)
 
@@ -191,91 +194,3 @@ def _charset(text: str) -> str:
     except (LookupError, UnicodeError):
         return "utf-8"
     return codecs.lookup(charset).name
-
-
-def _decode(data: bytes, charset: str, name: str, is_file: bool = False) -> str:
-    """Return a message, or the text of a whole file, in the encoding of the header."""
-    try:
-        return data.decode(charset)
-    except UnicodeDecodeError as error:
-        before = data[:error.start]
-        if is_file:
-            name = f"{name} line {before.count(10) + 1}"
-            before = before.rpartition(b"\n")[2]
-        problem = f"byte {len(before) + 1} of {'the line' if is_file else 'a message'} (0x{data[error.start]:02x})"
-    except UnicodeError:        # of encodings that do not report the position
-        problem = "a message"
-    raise DataError(f"{name}: {problem} is not {charset.upper()}, the encoding in the header. Fix the catalogue.")
-
-
-_LINE = re.compile(r'\s*(?:(msgctxt|msgid_plural|msgid|msgstr|domain)\s*(?:\[\s*(\d+)\s*\])?\s*)?'
-                   r'"((?:[^"\\]|\\.)*)"\s*\Z')
-_ESCAPED_BYTE = re.compile(r"\\(?:x([0-9a-fA-F]{1,2})|([0-7]{1,3}))")
-_ESCAPE = re.compile(rf"((?:{_ESCAPED_BYTE.pattern})+)|\\(.)")
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v", '"': '"', "\\": "\\",
-            "'": "'", "?": "?"}
-
-
-class _PoParser:
-    """A parser of `.po` lines. An entry ends at the next entry, or at a comment after it."""
-
-    def __init__(self, name: str, charset: str) -> None:
-        self.name, self.charset = name, charset
-        self.messages: list[Message] = []
-        self._begin_entry()
-
-    def parse(self, lines: list[str]) -> list[Message]:
-        for number, line in enumerate(lines, 1):
-            if line.startswith("#"):
-                self._comment(line)
-            elif line.strip():
-                self._string(line, number)
-        self._end_entry()
-        return self.messages
-
-    def _begin_entry(self) -> None:
-        self.strings: dict[str, list[str]] = {}      # by "msgid", "msgstr 0", ...
-        self.current = ""
-        self.fuzzy = False
-
-    def _comment(self, line: str) -> None:
-        if self.strings:
-            self._end_entry()
-        if line.startswith(("#,", "#=")):
-            self.fuzzy = self.fuzzy or "fuzzy" in re.split(r"[,=\s]+", line)
-
-    def _string(self, line: str, number: int) -> None:
-        match = _LINE.match(line)
-        if match is None or not (match[1] or self.current):
-            raise DataError(f"{self.name} line {number}: not a valid line of a .po file. Fix it (`msgfmt --check` "
-                            "shows details).")
-        keyword, index, text = match.groups()
-        if keyword:
-            if keyword in ("msgid", "msgctxt", "domain") and any(key.startswith("msgstr") for key in self.strings):
-                self._end_entry()
-            self.current = f"msgstr {index or 0}" if keyword == "msgstr" else keyword
-            if self.current in self.strings or (keyword == "msgstr" and "msgid" not in self.strings):
-                raise DataError(f"{self.name} line {number}: {keyword} is not expected here. Fix the entry (`msgfmt "
-                                "--check` shows details).")
-            self.strings[self.current] = []
-        self.strings[self.current].append(self._unescaped(text, number) if "\\" in text else text)
-
-    def _unescaped(self, text: str, number: int) -> str:
-        """Return a string without escapes. Consecutive escaped bytes are a text in the encoding of the catalogue."""
-
-        def unescape(match: re.Match[str]) -> str:
-            if match[1] is None:
-                return _ESCAPES.get(match[4], match[0])
-            data = bytes(int(digits, 16) if digits else int(octal, 8) & 0xFF
-                         for digits, octal in _ESCAPED_BYTE.findall(match[1]))
-            return _decode(data, self.charset, f"{self.name} line {number}")
-
-        return _ESCAPE.sub(unescape, text)
-
-    def _end_entry(self) -> None:
-        text = "".join(self.strings.get("msgid", ()))
-        if "msgid" in self.strings and not (self.fuzzy and text):
-            plural = "".join(self.strings["msgid_plural"]) if "msgid_plural" in self.strings else None
-            forms = sorted((int(key.split()[1]), key) for key in self.strings if key.startswith("msgstr"))
-            self.messages.append(Message(text, plural, ["".join(self.strings[key]) for _, key in forms] or [""]))
-        self._begin_entry()

@@ -5,7 +5,7 @@
 2. By lengths and words, in a narrow band around the path of the previous pass. The lexicon is learned from all
    documents together. This pass runs twice.
 3. With a model: pass 2 is repeated with the translation of the source in place of the source. Most words are then
-   translated by themselves.
+   translated by themselves. A short excerpt of a book begins with pass 1 again.
 
 The score of a bead is 1 - 1 / factor, where the factor says how much more probable a word becomes when the other side
 is known, as a geometric mean over the words that the lexicon knows, and over the lengths as one more word.
@@ -13,9 +13,9 @@ is known, as a geometric mean over the words that the lexicon knows, and over th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -23,8 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towernmt.core.errors import DataError
+from towernmt.core.line_progress import StageProgress
 from towernmt.dataflow.preparation.shards import PairBlock, offsets_of_lengths, reversed_block
-from towernmt.documents.alignment.length_gains import LengthGains, LengthModel
+from towernmt.documents.alignment.length_gains import LengthGains, LengthModel, is_excerpt
 from towernmt.documents.alignment.sentence_paths import Band, Bead, best_path
 from towernmt.documents.alignment.word_gains import (
     WordGains,
@@ -40,8 +41,12 @@ MIN_HALF_WIDTH, HALF_WIDTH_SHARE = 1500, 0.06
 MAX_CELLS = 1 << 30
 """Maximum number of cells of the first pass, each of which needs a byte of memory. Texts of about 96,000 sentences
 reach it; the number grows with the square of their length."""
+MAX_CELLS_OF_EXCERPTS = 1 << 28
+"""Maximum number of cells of the first pass for which its band is widened until it has each position of an excerpt."""
 MAX_CELLS_WITH_WORDS = 1 << 21
 """Maximum number of cells for which the first pass compares words, too."""
+MAX_CELLS_OF_EXCERPTS_WITH_WORDS = 1 << 24
+"""The same for an excerpt of a longer text, whose position the lengths show less reliably."""
 HALF_WIDTH = 60
 """Half the width of the band of later passes, in sentences."""
 PASSES_BY_WORDS = 2
@@ -53,6 +58,11 @@ class SentenceTexts(NamedTuple):
     source: Sequence[str]
     target: Sequence[str]
 
+    @property
+    def has_excerpt(self) -> bool:
+        """Whether one side seems to translate a part of the other, as a chapter next to a book."""
+        return is_excerpt(*_Lengths.of_texts(self))
+
 
 @dataclass(frozen=True)
 class AlignedSentences:
@@ -61,30 +71,50 @@ class AlignedSentences:
     Attributes:
         beads: beads and gaps, in order.
         scores: float32 `[beads]`, 0 to 1; 0 for gaps.
+        scores_by_words: float32 `[beads]`, the same without the lengths of the sentences.
+        translations: the translation of each source sentence by a model; empty without a model.
     """
 
     beads: list[Bead]
     scores: NDArray[np.float32]
+    scores_by_words: NDArray[np.float32]
+    translations: Sequence[str] = ()
 
     def share_in_good_beads(self, good: float) -> float:
         """Return the share of the sentences of the shorter side that are in beads with at least this score."""
+        return self._share_in(self.scores >= good)
+
+    def share_in_runs(self, good: float, min_run: int) -> float:
+        """Return the share of the sentences of the shorter side that are in good beads of long runs.
+
+        Args:
+            good: the minimum score of a good bead by its words alone.
+            min_run: minimum number of beads, good or not, that follow each other without a gap.
+        """
+        is_bead = np.array([not bead.is_gap for bead in self.beads], bool)
+        runs = np.cumsum(~is_bead)
+        lengths = np.bincount(runs[is_bead], minlength=len(is_bead) + 1)
+        return self._share_in((self.scores_by_words >= good) & is_bead & (lengths[runs] >= min_run))
+
+    def _share_in(self, chosen: NDArray[np.bool_]) -> float:
         sizes = np.array([bead.shape for bead in self.beads], np.int64).reshape(-1, 2)
-        sentences, in_good = sizes.sum(0), sizes[self.scores >= good].sum(0)
-        return float(max(in_good / np.maximum(sentences, 1)))
+        return float(max(sizes[chosen].sum(0) / np.maximum(sizes.sum(0), 1)))
 
 
-TranslateTexts = Callable[[Sequence[str]], Sequence[str]]
-"""Return the translation of each sentence."""
+TranslateTexts = Callable[[Sequence[str]], Iterable[str]]
+"""Return or yield the translation of each sentence."""
 
 
 def align_sentences(documents: Sequence[SentenceTexts], known: Sequence[tuple[str, str]] = (),
-                    translate: TranslateTexts | None = None) -> list[AlignedSentences]:
+                    translate: TranslateTexts | None = None, progress: StageProgress | None = None
+                    ) -> list[AlignedSentences]:
     """Return the alignment of the sentences of each document with those of its translation.
 
     Args:
         documents: documents of one pair of languages. Each side has at least one sentence.
         known: further sentence pairs, from which the lexicon is also learned.
         translate: translates sentences of the source by a model; None for no pass with a model.
+        progress: shows the progress; None to show nothing.
 
     Returns:
         For each document its beads in their order, and the score of each. A bead has the sentences `source_first` to
@@ -97,30 +127,46 @@ def align_sentences(documents: Sequence[SentenceTexts], known: Sequence[tuple[st
         check_size(texts)
     lengths = list(map(_Lengths.of_texts, documents))
     targets = [texts.target for texts in documents]
-    paths = _Passes([texts.source for texts in documents], targets, lengths, known).aligned()
+    progress = progress or StageProgress()
+    passes = _Passes([texts.source for texts in documents], targets, lengths, progress, known)
+    aligned = passes.aligned()
     if translate is not None:
-        sources = [translate(texts.source) for texts in documents]
-        paths = _Passes(sources, targets, lengths, is_one_language=True).improved(paths)
-    return paths
+        progress.begin("translating", "sentences", sum(len(texts.source) for texts in documents))
+        sources = [[*progress.counted(translate(texts.source))] for texts in documents]
+        # The position of an excerpt may be wrong without the model, so its path is searched from the beginning.
+        paths = [None if texts.has_excerpt and passes.compares_words_first(number) else aligned[number].beads
+                 for number, texts in enumerate(documents)]
+        passes = _Passes(sources, targets, lengths, progress, is_one_language=True)
+        aligned = [replace(each, translations=source)
+                   for each, source in zip(passes.aligned(paths), sources, strict=True)]
+    progress.end()
+    return aligned
 
 
-def align_in_orders(texts: SentenceTexts, orders: Sequence[Sequence[int]], known: Sequence[tuple[str, str]] = ()
-                    ) -> list[AlignedSentences]:
+def align_in_orders(texts: SentenceTexts, orders: Sequence[Sequence[int]], known: Sequence[tuple[str, str]] = (),
+                    translations: Sequence[str] = (), progress: StageProgress | None = None) -> list[AlignedSentences]:
     """Align the sentences of a document once for each order of its target sentences.
 
-    This has the results of `align_sentences` for each order, and takes less time.
+    Without translations, this has the results of `align_sentences` for each order, and takes less time.
 
     Args:
         texts: the document. Each side has at least one sentence.
         orders: indices of all target sentences, in each order.
         known: see `align_sentences`.
+        translations: the translation of each source sentence by a model, which is compared with the target instead of
+            the source; empty without a model.
+        progress: see `align_sentences`.
 
     Raises:
         DataError: the document is too long; see `check_size`.
     """
     check_size(texts)
-    passes = _Passes([texts.source], [texts.target], [_Lengths.of_texts(texts)], known)
-    return [passes.with_target_order(order).aligned()[0] for order in orders]
+    progress = progress or StageProgress()
+    passes = _Passes([translations or texts.source], [texts.target], [_Lengths.of_texts(texts)], progress,
+                     () if translations else known, is_one_language=bool(translations))
+    aligned = [passes.with_target_order(order).aligned()[0] for order in orders]
+    progress.end()
+    return aligned
 
 
 def check_size(texts: SentenceTexts) -> None:
@@ -139,7 +185,12 @@ def check_size(texts: SentenceTexts) -> None:
 
 def _first_band(sources: int, targets: int) -> Band:
     """Return the cells of the first pass."""
-    return Band.around_diagonal(sources, targets, max(MIN_HALF_WIDTH, int(HALF_WIDTH_SHARE * max(sources, targets))))
+    half_width = max(MIN_HALF_WIDTH, int(HALF_WIDTH_SHARE * max(sources, targets)))
+    if (difference := abs(sources - targets)) > half_width:
+        band = Band.around_diagonal(sources, targets, difference)
+        if int(band.starts[-1]) <= MAX_CELLS_OF_EXCERPTS:
+            return band
+    return Band.around_diagonal(sources, targets, half_width)
 
 
 class _Lengths(NamedTuple):
@@ -168,19 +219,22 @@ class _LexiconLearner:
         known: words of the known pairs.
         source_frequency, target_frequency: int64 `[words]`, occurrences in the texts and in the known pairs.
         same: see `same_words`.
+        progress: shows the progress.
     """
 
     def __init__(self, known: Sequence[PairBlock], source_frequency: NDArray[np.int64],
-                 target_frequency: NDArray[np.int64], same: NDArray[np.int64]) -> None:
-        self._known, self._same = known, same
+                 target_frequency: NDArray[np.int64], same: NDArray[np.int64], progress: StageProgress) -> None:
+        self._known, self._same, self._progress = known, same, progress
         self._source_frequency, self._target_frequency = source_frequency, target_frequency
 
     def learn(self, pairs: Sequence[PairBlock] = ()) -> tuple[WordLexicon, WordLexicon]:
         """Return the lexicons of source words and of target words."""
         pairs = [*self._known, *pairs]
+        self._progress.begin("learning word translations", "pairs", 2 * sum(map(len, pairs)))    # in two directions
         return (WordLexicon.learn([reversed_block(block) for block in pairs], self._source_frequency, self._same[::-1],
-                                  len(self._target_frequency)),
-                WordLexicon.learn(pairs, self._target_frequency, self._same, len(self._source_frequency)))
+                                  len(self._target_frequency), self._progress.add),
+                WordLexicon.learn(pairs, self._target_frequency, self._same, len(self._source_frequency),
+                                  self._progress.add))
 
     @cached_property
     def of_known(self) -> tuple[WordLexicon, WordLexicon]:
@@ -192,11 +246,14 @@ class _Passes:
     """The texts of all documents as words, and the passes over them."""
 
     def __init__(self, sources: Sequence[Sequence[str]], targets: Sequence[Sequence[str]], lengths: Sequence[_Lengths],
-                 known: Sequence[tuple[str, str]] = (), is_one_language: bool = False) -> None:
+                 progress: StageProgress, known: Sequence[tuple[str, str]] = (), is_one_language: bool = False
+                 ) -> None:
+        self._progress = progress
+        progress.begin("dividing into words", "sentences", sum(map(len, [*sources, *targets, known, known])))
         source_ids, target_ids = WordIds(), WordIds()
-        self._sources = [source_ids.of_texts(texts) for texts in sources]
-        self._targets = [target_ids.of_texts(texts) for texts in targets]
-        known_source, known_target = (ids.of_texts([pair[side] for pair in known])
+        self._sources = [source_ids.of_texts(progress.counted(texts)) for texts in sources]
+        self._targets = [target_ids.of_texts(progress.counted(texts)) for texts in targets]
+        known_source, known_target = (ids.of_texts(progress.counted(pair[side] for pair in known))
                                       for side, ids in enumerate((source_ids, target_ids)))
         self._lengths = lengths
         self._model = LengthModel.of_texts(np.concatenate([each.source for each in lengths]),
@@ -206,7 +263,8 @@ class _Passes:
         known_pairs = word_pairs(known_source, known_target,
                                  [Bead(index, index + 1, index, index + 1) for index in range(len(known))])
         self._lexicons = _LexiconLearner(known_pairs, *frequencies,
-                                         same_words(source_ids.ids, target_ids.ids, *frequencies, is_one_language))
+                                         same_words(source_ids.ids, target_ids.ids, *frequencies, is_one_language),
+                                         progress)
 
     def with_target_order(self, order: Sequence[int]) -> _Passes:
         """Return the passes for a single document whose target sentences have another order."""
@@ -216,27 +274,46 @@ class _Passes:
         passes._lengths = [self._lengths[0]._replace(target=self._lengths[0].target[firsts])]
         return passes
 
-    def aligned(self) -> list[AlignedSentences]:
-        """Align all documents by all passes."""
-        return self.improved([self.first_path(index) for index in range(len(self._sources))])
+    def compares_words_first(self, number: int) -> bool:
+        """Return whether a document is so short that the first pass compares words, too."""
+        lengths = self._lengths[number]
+        maximum = MAX_CELLS_OF_EXCERPTS_WITH_WORDS if is_excerpt(*lengths) else MAX_CELLS_WITH_WORDS
+        return int(_first_band(*map(len, lengths)).starts[-1]) <= maximum
 
-    def improved(self, paths: Sequence[AlignedSentences]) -> list[AlignedSentences]:
-        """Align all documents by the passes with words, starting from earlier alignments."""
-        improved = list(paths)
+    def aligned(self, paths: Sequence[Sequence[Bead] | None] = ()) -> list[AlignedSentences]:
+        """Align all documents by all passes.
+
+        Args:
+            paths: for each document the path of an earlier alignment, which replaces the first pass, or None; empty for
+                no paths.
+        """
+        aligned: list[AlignedSentences] = []
+        beads: list[Sequence[Bead]] = self._first_paths(paths or [None] * len(self._lengths))
         for _ in range(PASSES_BY_WORDS):
-            improved = self.by_words([alignment.beads for alignment in improved])
-        return improved
+            aligned = self._by_words(beads)
+            beads = [alignment.beads for alignment in aligned]
+        return aligned
 
-    def first_path(self, number: int) -> AlignedSentences:
-        """Align a document by lengths, and by the words of both languages and of known pairs if it is short."""
+    def _first_paths(self, paths: Sequence[Sequence[Bead] | None]) -> list[Sequence[Bead]]:
+        with_words = {number for number, path in enumerate(paths) if path is None and self.compares_words_first(number)}
+        lexicons = self._lexicons.of_known if with_words else None
+        self._begin("aligning by lengths")
+        return [self._first_path(number, lexicons if number in with_words else None) if path is None else path
+                for number, path in enumerate(paths)]
+
+    def _begin(self, stage: str) -> None:
+        self._progress.begin(stage, "sentences", sum(map(len, self._sources)))
+
+    def _first_path(self, number: int, lexicons: tuple[WordLexicon, WordLexicon] | None) -> list[Bead]:
+        """Return the path of a document by its lengths, and by words if there are lexicons."""
         lengths = self._lengths[number]
         band = _first_band(*map(len, lengths))
         gains = LengthGains(LengthModel.of_texts(*lengths), *lengths)
-        if band.starts[-1] <= MAX_CELLS_WITH_WORDS:
-            return self._aligned(number, band, gains, self._lexicons.of_known)
-        return AlignedSentences(path := best_path(band, gains.of_rectangle), np.zeros(len(path), np.float32))
+        if lexicons is not None:
+            return self._aligned(number, band, gains, lexicons).beads
+        return best_path(band, gains.of_rectangle, self._progress.add)
 
-    def by_words(self, paths: Sequence[Sequence[Bead]]) -> list[AlignedSentences]:
+    def _by_words(self, paths: Sequence[Sequence[Bead]]) -> list[AlignedSentences]:
         """Align all documents by lengths and words, near the paths of an earlier pass."""
         pairs = [block for source, target, path in zip(self._sources, self._targets, paths, strict=True)
                  for block in word_pairs(source, target, path)]
@@ -245,6 +322,7 @@ class _Passes:
         lengths_of_beads = [lengths.of_beads(beads) for lengths, beads in zip(self._lengths, singles, strict=True)]
         model = LengthModel.of_beads(np.concatenate([source for source, _ in lengths_of_beads]),
                                      np.concatenate([target for _, target in lengths_of_beads]), self._model)
+        self._begin("aligning by words")
         results = []
         for index, (path, lengths) in enumerate(zip(paths, self._lengths, strict=True)):
             band = Band.around_path(path, len(lengths.source), len(lengths.target), HALF_WIDTH)
@@ -254,10 +332,17 @@ class _Passes:
     def _aligned(self, number: int, band: Band, lengths: LengthGains, lexicons: tuple[WordLexicon, WordLexicon]
                  ) -> AlignedSentences:
         words = WordGains(self._sources[number], self._targets[number], *lexicons)
-        path = best_path(band, lambda *rectangle: lengths.of_rectangle(*rectangle) + words.of_rectangle(*rectangle))
+        path = best_path(band, lambda *rectangle: lengths.of_rectangle(*rectangle) + words.of_rectangle(*rectangle),
+                         self._progress.add)
         is_bead = np.array([not bead.is_gap for bead in path])
         beads = [bead for bead in path if not bead.is_gap]
         gains, known = words.of_beads(beads)
-        scores = np.zeros(len(path), np.float32)
-        scores[is_bead] = 1.0 - np.exp(-np.maximum(2.0 * gains + lengths.of_beads(beads), 0.0) / (known + 1.0))
-        return AlignedSentences(path, scores)
+        scores, scores_by_words = np.zeros(len(path), np.float32), np.zeros(len(path), np.float32)
+        scores[is_bead] = _scores(2.0 * gains + lengths.of_beads(beads), known)
+        scores_by_words[is_bead] = _scores(2.0 * gains, known)
+        return AlignedSentences(path, scores, scores_by_words)
+
+
+def _scores(gains: NDArray[np.floating], known: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Return the scores of beads for their gains, in nats, and the numbers of their words that the lexicons know."""
+    return np.asarray(1.0 - np.exp(-np.maximum(gains, 0.0) / (known + 1.0)))

@@ -17,6 +17,7 @@ from random import Random
 from typing import NamedTuple
 
 from towernmt.core.errors import DataError
+from towernmt.core.line_progress import StageProgress
 from towernmt.dataflow.sources.column_files import CsvReader, read_csv
 from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.text.word_segmentation import joined_sentences
@@ -34,6 +35,9 @@ MIN_STANDARD_ERRORS = 3.0
 """Minimum difference of the two in standard errors of the share, which is uncertain in short texts."""
 _RANDOM_ORDERS, _MAX_IN_RANDOM_ORDER = 4, 2000
 """Number of random orders, and maximum number of sentences that are compared in them."""
+MIN_RUN_OF_EXCERPT = 10
+"""Minimum number of pairs in a row, without a gap, that count for the share of an excerpt of a book. An unrelated text
+has counterparts by chance all over the book, also with similar lengths, so only scores by words count."""
 MAX_EQUAL_SHARE = 0.5
 """Maximum share of pairs with the same text on both sides."""
 MIN_SENTENCES_TO_JUDGE = 30
@@ -87,11 +91,12 @@ class AlignedDocument:
                 _numbers(bead.source_first, bead.source_after), _numbers(bead.target_first, bead.target_after),
                 ScoredPair(source, target, score))
 
-    def check(self, known: Sequence[tuple[str, str]] = ()) -> None:
+    def check(self, known: Sequence[tuple[str, str]] = (), progress: StageProgress | None = None) -> None:
         """Check that the texts are translations of each other.
 
         Args:
             known: known sentence pairs; see `align_sentences`.
+            progress: shows the progress; None to show nothing.
 
         Raises:
             DataError: too few sentences have a counterpart, or both texts are the same.
@@ -100,23 +105,34 @@ class AlignedDocument:
         if pairs and sum(pair.source == pair.target for pair in pairs) > MAX_EQUAL_SHARE * len(pairs):
             raise DataError(f"{self.files.name} have the same text: pass a document and its translation, or "
                             "--no-text-check if most of its sentences stay as they are.")
-        share, sentences = self.aligned.share_in_good_beads(DEFAULT_THRESHOLD), min(map(len, self.texts))
-        if share >= CERTAIN_SHARE or sentences < MIN_SENTENCES_TO_JUDGE:
+        share, sentences = self._share_in_good_pairs(self.aligned), min(map(len, self.texts))
+        if sentences < MIN_SENTENCES_TO_JUDGE or share >= CERTAIN_SHARE and not self.texts.has_excerpt:
             return
-        by_chance = self._share_by_chance(known)
+        by_chance = self._share_by_chance(known, (progress or StageProgress()).of_part(f"checking {self.files.name}"))
         error = math.sqrt(by_chance * (1 - by_chance) / sentences)
         if share < max(MIN_SHARE, MIN_QUOTIENT * by_chance, by_chance + MIN_STANDARD_ERRORS * error):
+            advice = ("If the shorter one translates a part of the other, cut the other to this part, or pass --known "
+                      "or --model. Otherwise, pass" if self.texts.has_excerpt else "Pass")
             raise DataError(f"{self.files.name} are probably no translations of each other: {share:.0%} of the "
                             f"sentences of the shorter one have a counterpart, and {by_chance:.0%} have one by chance "
-                            "if the sentences are in a random order. Pass documents that belong together, or "
+                            f"if the sentences are in a random order. {advice} documents that belong together, or "
                             "--no-text-check if they do.")
 
-    def _share_by_chance(self, known: Sequence[tuple[str, str]]) -> float:
+    def _share_by_chance(self, known: Sequence[tuple[str, str]], progress: StageProgress) -> float:
         """Return the highest share of sentences in good pairs if the target is in a random order."""
-        texts = SentenceTexts(*(side[:_MAX_IN_RANDOM_ORDER] for side in self.texts))
-        indices = range(len(texts.target))
-        orders = [Random(seed).sample(indices, len(indices)) for seed in range(_RANDOM_ORDERS)]
-        return max(aligned.share_in_good_beads(DEFAULT_THRESHOLD) for aligned in align_in_orders(texts, orders, known))
+        # An excerpt is compared with all sentences of the other text, among which it finds coincidences.
+        shorter = min(map(len, self.texts))
+        limits = [len(side) if self.texts.has_excerpt and len(side) > shorter else _MAX_IN_RANDOM_ORDER
+                  for side in self.texts]
+        texts = SentenceTexts(self.texts.source[:limits[0]], self.texts.target[:limits[1]])
+        orders = [Random(seed).sample(range(len(texts.target)), len(texts.target)) for seed in range(_RANDOM_ORDERS)]
+        return max(map(self._share_in_good_pairs, align_in_orders(
+            texts, orders, known, self.aligned.translations[:limits[0]], progress)))
+
+    def _share_in_good_pairs(self, aligned: AlignedSentences) -> float:
+        if self.texts.has_excerpt:
+            return aligned.share_in_runs(DEFAULT_THRESHOLD, MIN_RUN_OF_EXCERPT)
+        return aligned.share_in_good_beads(DEFAULT_THRESHOLD)
 
 
 class ReviewRow(NamedTuple):

@@ -45,13 +45,15 @@ def needs_extraction(path: str) -> bool:
     return PurePath(path).suffix.lower() in _WITHOUT_PLAIN_TEXT
 
 
-def document_sentences(path: str, language: str | None, by_line: bool = False) -> list[str]:
+def document_sentences(path: str, language: str | None, by_line: bool = False,
+                       report: Callable[[], None] = lambda: None) -> list[str]:
     """Return the sentences of a document, each cleaned and with at least one letter.
 
     Args:
         path: path of the file.
         language: code of the wanted language; None if it is unknown.
         by_line: whether each line of a plain text, and each segment of another format, is one sentence.
+        report: called after each sentence.
 
     Raises:
         DataError: the file cannot be read, or has no sentence.
@@ -68,7 +70,11 @@ def document_sentences(path: str, language: str | None, by_line: bool = False) -
         texts: Iterable[str] = _texts(path, content, suffix, language, by_line)
         if not by_line:
             texts = (sentence for text in texts for sentence in sentences_of(text, language or DEFAULT_LANGUAGE))
-        sentences = [cleaned for text in texts if has_words(cleaned := clean(text))]
+        sentences = []
+        for text in texts:
+            if has_words(cleaned := clean(text)):
+                sentences.append(cleaned)
+                report()
         if not sentences:
             raise DataError("The document has no text: check that it is the right file, and that its text is not an "
                             "image.")

@@ -23,6 +23,17 @@ _MIN_GAIN = float(np.log(0.02))
 _MIN_BEADS = 50
 
 
+def is_excerpt(source: NDArray[np.integer], target: NDArray[np.integer]) -> bool:
+    """Return whether one text seems to translate a part of the other: it has less than half of its sentences and text.
+
+    Args:
+        source: int64 `[sentences]`, characters of the sentences.
+        target: int64 `[sentences]`, characters of the sentences.
+    """
+    shorter, longer = sorted((source, target), key=len)
+    return len(longer) > 2 * len(shorter) and int(longer.sum()) > 2 * int(shorter.sum())
+
+
 @dataclass(frozen=True)
 class LengthModel:
     """The relation of the lengths of translations.
@@ -37,8 +48,9 @@ class LengthModel:
 
     @classmethod
     def of_texts(cls, source: NDArray[np.integer], target: NDArray[np.integer]) -> LengthModel:
-        """Return the model for the numbers of characters of the sentences of complete texts."""
-        return cls(float(target.sum()) / max(float(source.sum()), 1.0))
+        """Return the model for the numbers of characters of the sentences of texts, one of which may be an excerpt."""
+        ratio = float(target.sum()) / max(float(source.sum()), 1.0)
+        return cls(ratio * len(source) / len(target) if is_excerpt(source, target) else ratio)
 
     @classmethod
     def of_beads(cls, source: NDArray[np.integer], target: NDArray[np.integer], otherwise: LengthModel) -> LengthModel:

@@ -99,7 +99,8 @@ GainsOfRectangle = Callable[[range, range], NDArray[np.floating]]
 _CELLS_AT_ONCE, _ROWS_AT_ONCE = 1 << 16, 64
 
 
-def best_path(band: Band, gains_of_rectangle: GainsOfRectangle) -> list[Bead]:
+def best_path(band: Band, gains_of_rectangle: GainsOfRectangle, report: Callable[[int], None] = lambda rows: None
+              ) -> list[Bead]:
     """Return the beads and gaps with the highest sum of gains, in order; each gap is one sentence.
 
     It needs one byte of memory for each cell of the band.
@@ -107,6 +108,7 @@ def best_path(band: Band, gains_of_rectangle: GainsOfRectangle) -> list[Bead]:
     Args:
         band: the cells to search. It contains the first and the last cell.
         gains_of_rectangle: returns the gains of beads. Those of beads that begin outside the texts have no meaning.
+        report: called with the number of source sentences that the search has passed since the previous call.
     """
     starts, rows = band.starts.tolist(), _Rows(int(band.last[-1]))
     moves = np.zeros(starts[-1], np.uint8)
@@ -117,6 +119,7 @@ def best_path(band: Band, gains_of_rectangle: GainsOfRectangle) -> list[Bead]:
             first, after = int(band.first[i]), int(band.last[i]) + 1
             rows.add(first, after, gains[:, i - chunk.start, first - columns.start:after - columns.start],
                      moves[starts[i]:starts[i + 1]])
+        report(len(chunk))
     return _traced_path(moves, band)
 
 

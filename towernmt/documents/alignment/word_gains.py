@@ -10,7 +10,7 @@ nothing gain and lose nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -117,7 +117,7 @@ class WordLexicon:
 
     @classmethod
     def learn(cls, pairs: Sequence[PairBlock], frequency: NDArray[np.int64], same: NDArray[np.int64],
-              given_size: int) -> WordLexicon:
+              given_size: int, report: Callable[[int], None] = lambda pairs: None) -> WordLexicon:
         """Learn a lexicon by IBM model 1.
 
         Args:
@@ -125,12 +125,13 @@ class WordLexicon:
             frequency: int64 `[words]`, occurrences of each word in the texts.
             same: int64 `[2, words of both]`, ids of a given word and of the word that is equal to it.
             given_size: size of the vocabulary of the given language.
+            report: called with the number of pairs that were read since the previous call.
         """
         size = len(frequency)
         relative = np.maximum(frequency, 1) / max(int(frequency.sum()), 1)
         keys, probability = np.zeros(0, np.int64), np.zeros(0)
         try:
-            entries = learn_model_1(pairs, size)
+            entries = learn_model_1(_reported(pairs, report), size, report=lambda iteration, perplexity: report(0))
         except DataError:           # the list of pairs is empty
             pass
         else:
@@ -147,6 +148,12 @@ class WordLexicon:
         return cls(np.searchsorted(word[order], np.arange(size + 1)), given[order].astype(np.int32),
                    (probability[order] / relative[word[order]]).astype(np.float32),
                    np.clip(rest, 0.02, 1.0).astype(np.float32))
+
+
+def _reported(pairs: Iterable[PairBlock], report: Callable[[int], None]) -> Iterator[PairBlock]:
+    for block in pairs:
+        yield block
+        report(len(block))
 
 
 def _with_same(keys: NDArray[np.int64], probability: NDArray[np.float64], same: NDArray[np.int64]

@@ -6,11 +6,10 @@ Everything else is unchanged: translated entries, comments, contexts, obsolete e
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from gettext import c2py
 
-from towernmt.core.errors import DataError
+from towernmt.dataflow.sources.po_entries import PoEntry, po_entries
 from towernmt.documents.formats.catalogue_text import CatalogueText, format_strings
 from towernmt.documents.formats.text_files import Pieces, Slot, declared_encoding, decode_file, lines_with_ends
 from towernmt.documents.segments import Segment
@@ -18,9 +17,6 @@ from towernmt.documents.segments import Segment
 _WIDTH = 78
 _MOST_FORMS = 6
 """Maximum number of plural forms in a language."""
-_KEYWORD = re.compile(r"\s*(msgctxt|msgid_plural|msgid|msgstr(?:\[\d{1,2}\])?)\s*(?=\")")
-_STRING = re.compile(r'\s*"([^"\\]*(?:\\.[^"\\]*)*)"\s*')
-_ESCAPE = re.compile(r"\\(?:([0-7]{1,3})|x([0-9a-fA-F]{2})|(.))")
 _CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 _ESCAPES = {ord(character): f"\\{name}" for name, character in (*_CONTROLS.items(), ("\\", "\\"), ('"', '"'))}
 _CHARSET = re.compile(rb"charset=([\w.:-]+)")
@@ -30,34 +26,10 @@ _NUMBERS = 201
 """Plural forms are compared for the numbers below this one."""
 
 
-@dataclass
-class _Entry:
-    """An entry of a catalogue, with indices of its lines.
-
-    Attributes:
-        texts: the texts by keyword.
-        begin: first line that is neither a comment nor a previous msgid.
-        flags: lines of flags.
-        translation: first line of msgstr.
-        after: line after the last one of msgstr.
-    """
-
-    texts: dict[str, str] = field(default_factory=dict)
-    begin: int = -1
-    flags: list[int] = field(default_factory=list)
-    translation: int = -1
-    after: int = -1
-
-    def named_flags(self, lines: Sequence[str]) -> list[str]:
-        """Return the flags of the entry."""
-        return [flag for number in self.flags for flag in re.split(r"[,=\s]+", lines[number].lstrip("#"))]
-
-    def wants_translation(self, lines: Sequence[str]) -> bool:
-        """Return whether the entry has no translation, or a fuzzy one."""
-        if not self.texts.get("msgid") or self.translation < 0:
-            return False
-        return "fuzzy" in self.named_flags(lines) or not any(
-            text for keyword, text in self.texts.items() if keyword.startswith("msgstr"))
+def _wants_translation(entry: PoEntry) -> bool:
+    """Return whether an entry has no translation, or a fuzzy one."""
+    return bool(entry.texts["msgid"]) and entry.translation >= 0 and (
+        "fuzzy" in entry.flags or not any(entry.forms.values()))
 
 
 class _Forms:
@@ -108,20 +80,21 @@ def open_po(content: bytes) -> Pieces:
     Raises:
         DataError: the content is not a valid catalogue.
     """
-    text, encode = decode_file(content, _charset(content))
+    charset = _charset(content)
+    text, encode = decode_file(content, charset)
     lines = lines_with_ends(text)
-    entries = list(_entries(lines))
-    header = next((entry.texts.get("msgstr", "") for entry in entries if entry.texts.get("msgid") == ""), "")
+    entries = list(po_entries(lines, charset))
+    header = next((entry.forms.get(0, "") for entry in entries if not entry.texts["msgid"]), "")
     forms = _Forms(header)
     marker = _MARKER.search(header)
     accelerators = marker[1] if marker else "&_"
     pieces: list[str | Slot] = []
     index = 0
     for entry in entries:
-        if entry.wants_translation(lines):
+        if _wants_translation(entry):
             end = re.sub(r"[^\r\n]", "", lines[entry.translation]) or "\n"
             pieces += [_with_fuzzy(lines, index, entry, end),
-                       _translation(entry, forms, accelerators, entry.named_flags(lines), end)]
+                       _translation(entry, forms, accelerators, end)]
             index = entry.after
     return Pieces([*pieces, "".join(lines[index:])], encode)
 
@@ -132,70 +105,30 @@ def _charset(content: bytes) -> str:
     return "utf-8" if charset == "CHARSET" else declared_encoding(charset)  # CHARSET: in a template
 
 
-def _entries(lines: Sequence[str]) -> Iterator[_Entry]:
-    """Yield the entries of a catalogue.
-
-    Raises:
-        DataError: a line is not valid.
-    """
-    entry, keyword = _Entry(), ""
-    for number, line in enumerate(lines):
-        match = _KEYWORD.match(line)
-        begins = match is not None and match[1] in ("msgctxt", "msgid")
-        if entry.translation >= 0 and (begins or not line.strip() or line.lstrip().startswith("#")):
-            yield entry
-            entry, keyword = _Entry(), ""
-        if line.lstrip().startswith("#"):
-            if line.startswith(("#,", "#=")):      # gettext writes flags such as c-format after `#=`, too
-                entry.flags.append(number)
-            elif line.startswith("#~") and not entry.texts:
-                entry = _Entry()        # the flags before an obsolete entry are not those of the next entry
-            elif line.startswith("#|") and entry.begin < 0:
-                entry.begin = number
-            continue
-        if not line.strip():
-            continue
-        if match is not None:
-            keyword = match[1]
-            entry.texts[keyword] = ""
-            if entry.begin < 0:
-                entry.begin = number
-            if keyword.startswith("msgstr") and entry.translation < 0:
-                entry.translation = number
-        text = _unquoted(line[match.end() if match else 0:])
-        if not keyword or text is None:
-            raise DataError(f"The file is not a valid gettext catalogue: line {number + 1} is not a comment, a msgid, "
-                            "a msgstr or a text in quotes.")
-        entry.texts[keyword] += text
-        entry.after = number + 1
-    if entry.translation >= 0:
-        yield entry
-
-
-def _with_fuzzy(lines: Sequence[str], first: int, entry: _Entry, end: str) -> str:
+def _with_fuzzy(lines: Sequence[str], first: int, entry: PoEntry, end: str) -> str:
     """Return the lines from `first` to the translation of an entry, with the flag fuzzy; `end` is the line end."""
     before = list(lines[first:entry.translation])
-    if "fuzzy" not in entry.named_flags(lines):
-        number = next((number for number in entry.flags if lines[number].startswith("#,")), None)
+    if "fuzzy" not in entry.flags:
+        number = next((number for number in entry.flag_lines if lines[number].startswith("#,")), None)
         if number is None:
-            before.insert(min([*entry.flags, entry.begin]) - first, f"#, fuzzy{end}")
+            before.insert(min([*entry.flag_lines, entry.begin]) - first, f"#, fuzzy{end}")
         else:
             before[number - first] = lines[number].replace("#,", "#, fuzzy,", 1)
     return "".join(before)
 
 
-def _translation(entry: _Entry, forms: _Forms, accelerators: str, flags: Sequence[str], end: str) -> Slot:
+def _translation(entry: PoEntry, forms: _Forms, accelerators: str, end: str) -> Slot:
     """Return a slot for the lines msgstr of an entry.
 
     The lines are empty if the translation does not have the placeholders of the source. `accelerators` are signs that
     mark the letter of a keyboard shortcut, and `end` is the line end.
     """
-    kind = format_strings(flags)
+    kind = format_strings(entry.flags)
     single = CatalogueText(entry.texts["msgid"], kind, accelerators)
     if "msgid_plural" not in entry.texts:
         return Slot(single.segments, lambda translated: _quoted("msgstr", single.written(translated) or "", end))
     plural = CatalogueText(entry.texts["msgid_plural"], kind, accelerators)
-    existing = sum(keyword.startswith("msgstr[") for keyword in entry.texts)
+    existing = len(entry.forms)
     split = len(single.segments)
 
     def write(translated: Sequence[Segment]) -> str:
@@ -206,25 +139,6 @@ def _translation(entry: _Entry, forms: _Forms, accelerators: str, flags: Sequenc
         return "".join(_quoted(f"msgstr[{form}]", text or "", end) for form, text in enumerate(texts))
 
     return Slot([*single.segments, *plural.segments], write)
-
-
-def _unquoted(line: str) -> str | None:
-    """Return the text of the strings in quotes on a line; None if the line has anything else or no strings."""
-    texts, index = [], 0
-    while index < len(line):
-        match = _STRING.match(line, index)
-        if match is None:
-            return None
-        texts.append(match[1])
-        index = match.end()
-    return _ESCAPE.sub(_unescaped, "".join(texts)) if texts else None
-
-
-def _unescaped(escape: re.Match[str]) -> str:
-    octal, hexadecimal, character = escape.groups()
-    if character is not None:
-        return _CONTROLS.get(character, character)
-    return chr(int(octal, 8) if octal else int(hexadecimal, 16))
 
 
 def _quoted(keyword: str, text: str, end: str) -> str:
