@@ -36,8 +36,12 @@ def comet(sources: Sequence[str] | None, translations: Sequence[str], references
         raise SettingsError("COMET compares translations with the source, too: pass --source.")
     rows = [{"src": source, "mt": translation, "ref": reference}
             for source, translation, reference in zip(sources, translations, references[0], strict=True)]
-    process = subprocess.run([os.environ.get("COMET_PYTHON", sys.executable), "-c", _PROGRAM], input=json.dumps(rows),
-                             capture_output=True, text=True)
+    python = os.environ.get("COMET_PYTHON", sys.executable)
+    try:
+        process = subprocess.run([python, "-c", _PROGRAM], input=json.dumps(rows), capture_output=True, text=True)
+    except OSError as error:
+        raise DataError(f"COMET_PYTHON={python} cannot be started ({error.strerror}): set it to the Python of an "
+                        "environment with unbabel-comet.") from None
     if process.returncode:
         reason = (process.stderr.strip().splitlines() or ["no message"])[-1]
         raise DataError(f"COMET failed ({reason}): set COMET_PYTHON to the Python of an environment with "

@@ -6,10 +6,11 @@ import json
 import random
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from tests.manual_pages import SMALL_MODEL, on_one_tower, random_lines, shell_lines
+from tests.manual_pages import SMALL_MODEL, code_blocks, on_one_tower, random_lines, shell_lines
 from tests.run_command import run_command
 from towernmt.checkpoint.checkpoint_files import checkpoint_steps
 from towernmt.cli.main import main
@@ -29,6 +30,21 @@ def write_files() -> None:
         lines = [" ".join(words) for words in random_lines(chance, count)]
         Path(f"{name}.de").write_text("".join(f"{line}\n" for line in lines))
         Path(f"{name}.en").write_text("".join(f"{line[::-1]}\n" for line in lines))
+
+
+def test_the_program_of_the_page_divides_the_default_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("corpus").mkdir()
+    for language in ("de", "en"):
+        for name in ("train", "valid", "test"):
+            Path(f"corpus/{name}.{language}").write_text("".join(f"{name} {language} {n}\n" for n in range(9)))
+    monkeypatch.setattr("towernmt.dataflow.default_corpus", lambda pair: SimpleNamespace(directory=Path("corpus")))
+    exec(code_blocks(PAGE.read_text(encoding="utf-8"), "python")[0], {})
+    numbers = {name: list(range(9)) for name in ("valid", "test")} | {"train": [0, 7], "news": [1, 2, 3, 4, 5, 6, 8]}
+    for language in ("de", "en"):
+        for name, kept in numbers.items():
+            text = [f"{'train' if name == 'news' else name} {language} {n}" for n in kept]
+            assert Path(f"{name}.{language}").read_text().splitlines() == text
 
 
 def test_the_commands_of_the_page_train_with_text_of_either_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

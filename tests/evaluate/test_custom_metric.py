@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -163,16 +165,22 @@ def test_the_error_of_a_metric_that_cannot_be_found_names_the_option_and_its_for
 
 
 def test_the_example_runs_comet_in_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module with the same interface replaces COMET, because its models have gigabytes."""
+    """A module with the same interface replaces COMET, because its models have gigabytes. Only COMET_PYTHON has it."""
     (tmp_path / "comet.py").write_text(
         "class Model:\n    def predict(self, data, batch_size, gpus):\n        print('noise')\n"
         "        self.scores = [len(row['mt']) / len(row['src'] + row['ref']) for row in data]\n        return self\n\n"
         "def download_model(name): return name\n\ndef load_from_checkpoint(path): return Model()\n")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={quote(str(tmp_path))} exec {quote(sys.executable)} "$@"\n')
+    python.chmod(0o755)
     metric = CustomMetric.load(f"{EXAMPLES / 'comet_metric.py'}:comet")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("COMET_PYTHON", str(python))
     assert metric.scores(["aaaa", "b"], ["cc", "d"], [["ee", "f"]]) == pytest.approx([100 / 3, 50])
     with pytest.raises(SettingsError, match="pass --source"):
         metric.scores(None, ["x"], [["y"]])
-    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.setenv("COMET_PYTHON", str(tmp_path / "none"))
+    with pytest.raises(DataError, match=r"^COMET_PYTHON=.*/none cannot be started \(No such file or direct.*: set it"):
+        metric.scores(["new"], ["x"], [["y"]])
+    monkeypatch.delenv("COMET_PYTHON")
     with pytest.raises(DataError, match=r"COMET failed \(ModuleNotFoundError.*set COMET_PYTHON"):
         metric.scores(["new"], ["x"], [["y"]])

@@ -35,10 +35,21 @@ def both(content: bytes, **further: bytes) -> dict[str, bytes]:
 
 
 GOOD = zipped(both(b"<a/>"))
+
+
+def with_password() -> bytes:
+    """Return an archive whose first member is marked as encrypted, in its own header and in the directory."""
+    content = bytearray(GOOD)
+    for header, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        content[content.index(header) + flags] |= 1
+    return bytes(content)
+
+
 CASES: dict[str, tuple[Callable[[], bytes], str]] = {
     "no archive": (lambda: b"hello", "not a valid .* file: it cannot be opened"),
     "cut": (lambda: GOOD[:len(GOOD) // 2], "not a valid .* file: it cannot be opened"),
     "old": (lambda: b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(504), "has a password, or the format of old programs"),
+    "a password": (with_password, "The file is encrypted: save it without a password"),
     "empty": (lambda: b"", "not a valid .* file: it cannot be opened"),
     "nothing in it": (lambda: zipped({"a": b""}), "the member .* is missing"),
     "entities": (lambda: zipped(both(LAUGHS)), "has a document type"),
