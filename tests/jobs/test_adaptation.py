@@ -50,7 +50,7 @@ from towernmt.jobs.adaptation import (
     adapt_model,
     with_rate_of_adaptation,
 )
-from towernmt.jobs.adaptation_checks import check_pairs, unseen_sentences
+from towernmt.jobs.adaptation_checks import check_direction, check_pairs, unseen_sentences
 from towernmt.jobs.adaptation_comparison import SetResult, compare_models, rejection_of
 from towernmt.jobs.corrections import Correction, read_corrections, split_corrections
 from towernmt.run.directory import RunDirectory
@@ -458,6 +458,23 @@ class WordScorer:
     def score(self, pairs: list[tuple[str, str]]) -> list[SimpleNamespace]:
         return [SimpleNamespace(log_prob=-3.0 if target == source.upper() else -9.0, tokens=3)
                 for source, target in pairs]
+
+
+def test_corrections_of_another_direction_than_the_models_are_refused(job: AdaptationJob) -> None:
+    card = CardText(languages="en-de")
+    with pytest.raises(DataError) as error:
+        adaptation.adapt_model(replace(job, card=card), lambda sentence: None)
+    assert str(error.value) == (
+        f"{job.corrections}: the corrections are of the direction de-en, but the languages of the model are en-de: "
+        "pass corrections of this direction, or --languages de-en if the model translates de-en.")
+    assert not job.work.exists()
+
+
+@pytest.mark.parametrize(("direction", "languages"), [
+    ("de-en", None), ("de-en", ("de", "en")), ("de-en-gb", ("deu", "en-US")), ("my_model", ("de", "en"))])
+def test_corrections_of_the_models_languages_and_of_named_models_are_accepted(
+        direction: str, languages: tuple[str, str] | None) -> None:
+    check_direction("a.tsv", direction, languages)
 
 
 @pytest.mark.parametrize(("pairs", "shift", "refused"), [(30, 0, False), (30, 3, True), (5, 3, False), (1, 0, False)])

@@ -30,7 +30,7 @@ from towernmt.dataflow.text.validation_set import ValidationFiles, ValidationSet
 from towernmt.interop.model_card import CardText
 from towernmt.interop.package_build import PackageOptions, package_run
 from towernmt.interop.starting_models import with_vocabulary_of
-from towernmt.jobs.adaptation_checks import check_pairs, unseen_sentences
+from towernmt.jobs.adaptation_checks import check_direction, check_pairs, unseen_sentences
 from towernmt.jobs.adaptation_comparison import compare_models, rejection_of
 from towernmt.jobs.corrections import (
     MIN_CORRECTIONS,
@@ -121,6 +121,7 @@ def adapt_model(job: AdaptationJob, report: Callable[[str], None]) -> Adaptation
     _check_output(job)
     _resolve(job)       # refuses invalid settings before `work` is made
     direction, corrections = read_corrections(job.corrections, job.direction)
+    check_direction(str(job.corrections), direction, job.card.pair())
     splits = split_corrections(corrections, job.corrections)
     test = read_lines_of_set(ValidationFiles("test", job.test[0], [job.test[1]]), _read_test_lines, _TEST_ADVICE)
     unseen_sentences(test, splits, job.test)

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from towernmt.core.errors import DataError
+from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.text.clean_text import with_tag
+from towernmt.dataflow.text.language_codes import parse_direction, two_letter_code
 from towernmt.dataflow.text.validation_set import ValidationSet
 from towernmt.jobs.corrections import MIN_CORRECTIONS, Correction
 from towernmt.predict.scorer import Scorer
@@ -21,6 +22,27 @@ MAX_CHECKED_PAIRS = 100
 """Maximum number of pairs of a text that the model judges."""
 MIN_GAIN = 2.0
 """Least gain, in standard errors, of translations over the translations of other lines."""
+
+
+def check_direction(corrections: str, direction: str, languages: tuple[str, str] | None) -> None:
+    """Refuse corrections of other languages than those of the model, or of the opposite direction.
+
+    Args:
+        corrections: name of the file of corrections, for messages.
+        direction: its direction, or another name of the model that was corrected, which is accepted.
+        languages: codes of the source and target language of the model; None if they are unknown.
+
+    Raises:
+        DataError: the languages differ, apart from regions and scripts.
+    """
+    try:
+        corrected = parse_direction(direction)
+    except SettingsError:
+        return
+    if languages and [*map(two_letter_code, corrected)] != [*map(two_letter_code, languages)]:
+        raise DataError(f"{corrections}: the corrections are of the direction {direction}, but the languages of the "
+                        f"model are {'-'.join(languages)}: pass corrections of this direction, or --languages "
+                        f"{direction} if the model translates {direction}.")
 
 
 def check_pairs(model: StartingModel, source_prefix: str, texts: Mapping[str, Sequence[tuple[str, str]]]) -> None:
