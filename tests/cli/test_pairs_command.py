@@ -266,6 +266,9 @@ def test_known_pairs_are_prepared_data_or_a_list_of_sources(monkeypatch: pytest.
     (["a.de.txt", "a.en.md", "--languages", "en-de"],
      "a.de.txt and a.en.md are de-en by their names, but --languages en-de is specified: exchange the paths, or pass "
      "--languages de-en."),
+    (["en.txt", "de.txt", "--languages", "de-en"],
+     "en.txt and de.txt are en-de by their names, but --languages de-en is specified: exchange the paths, or pass "
+     "--languages en-de."),
     (["a.de.txt"], "Pass a document and its translation, two folders, or a table as --reviewed."),
     (["a.de.txt", "--reviewed", "a.en.md"],
      "Pass a document and its translation, two folders, or a table as --reviewed."),
@@ -283,7 +286,8 @@ def test_known_pairs_are_prepared_data_or_a_list_of_sources(monkeypatch: pytest.
                                  "`towernmt pairs --review` wrote."),
 ])
 def test_each_mistake_is_one_sentence(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("copy.txt").write_bytes(Path("a.de.txt").read_bytes())
+    for copy, name in (("copy.txt", "a.de.txt"), ("de.txt", "a.de.txt"), ("en.txt", "a.en.md")):
+        Path(copy).write_bytes(Path(name).read_bytes())
     Path("scan.pdf").write_bytes(b"%PDF-1.4\n%\xe2\xe3")
     Path("empty.txt").write_bytes(b"\n")
     for name in ("a.xlf", "a b.tmx", "a.po"):

@@ -234,7 +234,8 @@ def _check_order_of_languages(files: MatchedFiles, languages: Direction | None) 
         return
     named_direction = Direction(languages.target, languages.source)
     are_variants = two_letter_code(languages.source) == two_letter_code(languages.target)
-    codes = [code if code is None or are_variants else two_letter_code(code) for code in codes_of_names(files)]
+    codes = [code if code is None or are_variants else two_letter_code(code)
+             for code in codes_of_names(files, languages)]
     if codes == [code if are_variants else two_letter_code(code) for code in named_direction]:
         raise DataError(f"{files.name} are {named_direction} by their names, but --languages {languages} is "
                         f"specified: exchange the paths, or pass --languages {named_direction}.")

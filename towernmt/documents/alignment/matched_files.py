@@ -224,15 +224,19 @@ def _spellings(codes: Direction) -> frozenset[str]:
     return frozenset(spellings)
 
 
-def codes_of_names(files: MatchedFiles) -> tuple[str | None, str | None]:
+def codes_of_names(files: MatchedFiles, languages: Direction | None = None) -> tuple[str | None, str | None]:
     """Return the code of the language that the names of each file have; see `code_of_name`.
 
     The folder of a file counts, and so do the folders around it that are not around the other file, too.
+
+    Args:
+        files: the files.
+        languages: the possible languages; None for all.
     """
     paths = [PurePath(os.path.abspath(path)) for path in files]
     folders = [path.parent.parts for path in paths]
     common = len(os.path.commonprefix(folders))
-    source, target = (code_of_name(path.name, parts[min(common, len(parts) - 1):][::-1])
+    source, target = (code_of_name(path.name, parts[min(common, len(parts) - 1):][::-1], languages)
                       for path, parts in zip(paths, folders, strict=True))
     return source, target
 
