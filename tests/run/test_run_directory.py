@@ -65,6 +65,8 @@ def test_settings_come_back_as_they_were_saved(run):
 def test_a_directory_without_a_run_is_refused(tmp_path):
     with pytest.raises(SettingsError, match="no run here"):
         RunDirectory(tmp_path).settings()
+    with pytest.raises(SettingsError, match="missing.zip: the path does not exist; pass .* or a package"):
+        RunDirectory(tmp_path / "missing.zip").settings()
 
 
 def test_settings_that_this_version_does_not_know_are_refused_with_their_file(run):

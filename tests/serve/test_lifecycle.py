@@ -128,12 +128,12 @@ def test_too_many_requests_are_refused_at_once_and_the_others_answered(start, tm
 
 @pytest.mark.parametrize(("arguments", "sentence"), [
     (["--model", "nowhere"], "does not name its languages"),
-    (["--model", "de-en=nowhere"], "nowhere: no run here"),
+    (["--model", "de-en=nowhere"], "nowhere: the path does not exist"),
     (["--model", "german=nowhere"], "'german' is not a pair of languages"),
     (["--model", "de-en=nowhere", "--keys", "nowhere"], "does not exist: create it"),
     (["--model", "de-en=nowhere", "--max-queue", "0"], "--max-queue 0"),
     (["--model", "de-en=nowhere.py:Engine"], "the file nowhere.py does not exist"),
-    (["--model", "de-en=nowhere", "--precision", "int8"], "nowhere: no run here"),      # CTranslate2 supports int8
+    (["--model", "de-en=nowhere", "--precision", "int8"], "nowhere: the path does not exist"),   # CTranslate2 has int8
     (["--model", "de-en=nowhere", "--precision", "int7"], "--precision int7: --engine auto supports float32"),
     (["--model", "de-en=nowhere", "--precision", "int8", "--engine", "graph"],
      "--precision int8: --engine graph supports float32"),

@@ -90,8 +90,8 @@ class SavedRun:
         if self.path.is_file():
             raise SettingsError(f"{self.path} is a file, not a directory: pass the --logdir of `towernmt train`.")
         if not self.exists():
-            raise SettingsError(f"{self.path}: no run here (settings.yaml is missing); "
-                                "pass the --logdir of `towernmt train`.")
+            problem = "no run here (settings.yaml is missing)" if self.path.exists() else "the path does not exist"
+            raise SettingsError(f"{self.path}: {problem}; pass the --logdir of `towernmt train`, or a package.")
         return load_yaml(self.settings_file)
 
     def group(self, name: str, defaults: T) -> T:
