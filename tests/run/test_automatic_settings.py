@@ -296,6 +296,13 @@ def test_dropout_of_a_run_that_patience_ends_goes_by_the_passes_that_patience_ta
     assert found["model.residual_dropout"] == found["model.embedding_dropout"] == dropout
 
 
+@pytest.mark.parametrize(("epochs", "given", "decay"), [
+    (1, {}, 0.1), (11, {}, 0.1), (12, {}, 0.5), (60, {}, 0.5), (60, {"optimizer__weight_decay": 0.2}, 0.2),
+    (60, {"optimizer__name": "adamw"}, 0.01), (60, {"init__checkpoint": "runs/a"}, 0.01)])
+def test_the_weights_of_a_new_model_of_muon_decay_faster_in_many_passes(epochs, given, decay, any_initial_run):
+    assert chosen(TATOEBA, train__epochs=epochs, **given)["optimizer.weight_decay"] == decay
+
+
 @pytest.mark.parametrize(("epochs", "dropout"), [(1, 0.1), (6, 0.1), (20, 0.2)])
 def test_r_drop_keeps_the_dropout_that_its_two_passes_differ_by(epochs, dropout):
     found = chosen(TATOEBA, train__epochs=epochs, model__r_drop_alpha=5.0)

@@ -16,9 +16,10 @@ from towernmt.run.rules.model_rules import (
     dropout_rates,
     initial_embeddings,
     initial_model,
-    new_model_of_muon,
+    initial_outputs,
     separate_tables,
     softmax_sample,
+    weight_decay,
 )
 from towernmt.run.rules.update_rules import learning_rate, optimizer, precision, schedule
 from towernmt.run.rules.validation_rules import averaging, deciding_set, stopping, validation
@@ -28,8 +29,9 @@ from towernmt.run.training_conditions import TrainingConditions
 AUTOMATIC_SETTINGS_FILE = "automatic.yaml"
 """File in the directory of a run: its automatic settings with their reasons."""
 RULES: tuple[Rule, ...] = (
-    initial_model, precision, optimizer, new_model_of_muon, separate_tables, initial_embeddings, batch, mixing,
-    sampling, softmax_sample, schedule, learning_rate, validation, deciding_set, stopping, dropout_rates, averaging)
+    initial_model, precision, optimizer, initial_outputs, separate_tables, initial_embeddings, batch, mixing,
+    sampling, softmax_sample, schedule, learning_rate, validation, deciding_set, stopping, dropout_rates,
+    weight_decay, averaging)
 """All rules, in the order in which they are applied."""
 
 

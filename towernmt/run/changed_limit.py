@@ -12,9 +12,9 @@ from towernmt.run.run_settings import Settings
 
 LIMITS = ("train.steps", "train.epochs", "train.minutes")
 DEPENDS_ON_LIMIT = (
-    "schedule.name", "schedule.warmup_steps", "model.residual_dropout", "model.embedding_dropout", "validation.steps",
-    "validation.minutes", "validation.sentences", "train.stop_patience", "checkpoint.steps", "checkpoint.minutes",
-    "checkpoint.average")
+    "schedule.name", "schedule.warmup_steps", "model.residual_dropout", "model.embedding_dropout",
+    "optimizer.weight_decay", "validation.steps", "validation.minutes", "validation.sentences", "train.stop_patience",
+    "checkpoint.steps", "checkpoint.minutes", "checkpoint.average")
 """Automatic settings that always depend on the training limit, and that can change within a run."""
 
 
