@@ -167,10 +167,10 @@ def main() -> None:
             seconds[name] = processor_seconds() - begin
         for name, links in found.items():
             gold = pairs.gold or found["eflomal"]
-            row = {"pairs": len(pairs.source), "program": name, **score(links, gold),
-                   "links per pair": sum(map(len, links)) / len(links), "seconds": seconds[name]}
-            print(json.dumps({key: value if isinstance(value, str) else round(value, 2) for key, value in row.items()}),
-                  flush=True)
+            figures = {**score(links, gold), "links per pair": sum(map(len, links)) / len(links),
+                       "seconds": seconds[name]}
+            print(json.dumps({"pairs": len(pairs.source), "program": name,
+                              **{key: round(value, 2) for key, value in figures.items()}}), flush=True)
 
 
 if __name__ == "__main__":
