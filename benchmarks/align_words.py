@@ -4,10 +4,10 @@
     python benchmarks/align_words.py --text train.en --source train.de --pairs 100000 --eflomal ...
 
 Without --source, the correct alignment is known: the other language is made from the text, with a fixed seed. Each word
-has one to three translations, some words share a translation, and some are dropped, doubled, moved or inserted. With
---source, the alignments of two texts that translate each other are compared with those of eflomal, because no correct
-ones are known. Words are separated by white space. Both programs align in both directions, and the links on which both
-directions agree are kept. Seconds are those of the processor.
+has one to three translations, most words share a translation with another word, and some words are dropped, doubled,
+moved or inserted. With --source, no correct alignment is known, so the alignments of the two texts are compared with
+those of eflomal. Words are separated by white space. Both programs align in both directions, and the links on which
+both directions agree are kept. Seconds are those of the processor.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ PAIRS_PER_BLOCK = 4096
 
 
 class MadeLanguage:
-    """A language that is made from another one, so that its word alignments are known.
+    """An artificial language, made from a text, so that its word alignments are known.
 
     Args:
-        words: the vocabulary of the other language.
+        words: the vocabulary of the text.
         seed: seed of the random choices.
     """
 
@@ -46,7 +46,7 @@ class MadeLanguage:
 
     def __init__(self, words: Sequence[str], seed: int) -> None:
         self._random = random.Random(seed)
-        names = range(2 * len(words))              # each third word shares a translation with another one, on average
+        names = range(2 * len(words))       # as many as draws on average, so most words share one with another word
         self._translations = {word: self._random.choices(names, k=self._random.randint(1, 3)) for word in words}
         self._inserted = [f"x{number}" for number in range(20)]
 
