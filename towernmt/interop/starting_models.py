@@ -83,6 +83,7 @@ def vocabulary_of_model(location: str) -> Iterator[Path]:
     model = read_foreign_model(location, "--vocabulary-of")
     if WORDS_NOTE in model.notes:
         log.warning("%s: %s", location, WORDS_NOTE)
+    # Not `temporary_directory`: the work of the caller may have one, and a signal removes only the outermost.
     scratch = ScratchDirectory("reading vocabularies")
     try:
         save_vocabularies(model.source, model.target, scratch.path)

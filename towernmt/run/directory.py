@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +24,7 @@ from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import SettingsError
 from towernmt.core.files import write_text
 from towernmt.core.settings import apply_overrides, save_yaml
+from towernmt.core.temporary_directories import temporary_directory
 from towernmt.core.world import current_world
 from towernmt.dataflow.preparation.manifest import MANIFEST
 from towernmt.dataflow.vocabulary.source_text import SOURCE_TEXT
@@ -317,13 +317,13 @@ def differing_vocabulary(vocabulary: Path, data: TrainingData) -> str:
 
     Vocabularies do not depend on the facts about the source text next to them, so these may differ.
     """
-    with tempfile.TemporaryDirectory() as directory:
+    with temporary_directory("reading vocabularies") as directory:
         data.copy_vocabularies(directory)
-        for file in sorted(Path(directory).iterdir()):
+        for file in sorted(directory.iterdir()):
             saved_file = vocabulary / file.name
             if file.name == SOURCE_TEXT:
                 continue
             if not saved_file.is_file() or saved_file.read_bytes() != file.read_bytes():
                 return file.name
         factors = sorted(vocabulary.glob("source_factor_*.words"))
-        return next((file.name for file in factors if not (Path(directory) / file.name).is_file()), "")
+        return next((file.name for file in factors if not (directory / file.name).is_file()), "")
