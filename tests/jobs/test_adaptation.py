@@ -514,7 +514,7 @@ def test_sources_have_the_source_prefix_where_the_model_reads_them(
     (25, 0, 0, None),
     (25, 2, 1, ""),
     (19, 6, 0, "6 of 25 corrections for training are left out: 6 long source"),
-    (0, 25, 0, "25 of 25 corrections for training are left out: 25 long source (lines 1, 2, 3, 4, 5, ...)")])
+    (0, 25, 0, "25 of 25 corrections for training are left out: 25 long source")])
 def test_corrections_that_the_preparation_leaves_out_are_reported_and_too_few_are_refused(
         tmp_path: Path, job: AdaptationJob, monkeypatch: pytest.MonkeyPatch, short: int, long: int, unequal: int,
         problem: str | None) -> None:

@@ -21,6 +21,7 @@ from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.files import copy_access, has_package_manifest, write_text
 from towernmt.core.settings import apply_overrides
 from towernmt.dataflow.batches.training_data import TrainingData, is_prepared, with_general_data
+from towernmt.dataflow.preparation.corpus_statistics import dropped_in_words
 from towernmt.dataflow.preparation.preparation import NoPairLeftError, prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.prepared_data import open_prepared
@@ -277,18 +278,19 @@ def _prepare_corrections(job: AdaptationJob, splits: Mapping[str, Sequence[Corre
     try:
         data = prepare(with_vocabulary_of(settings, model.name, model.run.vocabulary))
     except NoPairLeftError as error:
-        raise _too_few_corrections(job, directory, 0, _left_out(settings, total, total, error.dropped)) from error
+        raise _too_few_corrections(
+            job, directory, 0, _left_out(settings, total, total, error.dropped)) from error
     if data.pairs < total:
-        reasons = ", ".join(f"{entry['pairs']} {reason}" for reason, entry in data.statistics["dropped"].items()
-                            if entry["pairs"])
-        sentence = _left_out(settings, total - data.pairs, total, reasons)
+        sentence = _left_out(settings, total - data.pairs, total, data.statistics["dropped"])
         if data.pairs < MIN_CORRECTIONS["train"]:
             raise _too_few_corrections(job, directory, data.pairs, sentence)
         report(f"{sentence}.")
     return data
 
 
-def _left_out(settings: PrepareSettings, left_out: int, total: int, reasons: str) -> str:
+def _left_out(settings: PrepareSettings, left_out: int, total: int, dropped: Mapping[str, dict[str, Any]]) -> str:
+    # Without the lines, which are not those of the file of corrections.
+    reasons = dropped_in_words(dropped, with_lines=False)
     return (f"{left_out} of {total} corrections for training are left out: {reasons} (the limits are "
             f"{settings.max_length} tokens, and the ratio {settings.max_length_ratio:g})")
 

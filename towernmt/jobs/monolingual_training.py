@@ -33,6 +33,7 @@ from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.batches.mixed_data import MixedData
 from towernmt.dataflow.batches.training_data import TrainingData
+from towernmt.dataflow.preparation.corpus_statistics import dropped_in_words
 from towernmt.dataflow.preparation.manifest import MANIFEST
 from towernmt.dataflow.preparation.preparation import NoPairLeftError, prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
@@ -276,7 +277,8 @@ class _Stages:
             self._prepare_pairs()
         except NoPairLeftError as error:
             shutil.rmtree(self._prepared, ignore_errors=True)
-            self._refuse_translations(f"are dropped by the filters of {self._job.data.directory} ({error.dropped})")
+            self._refuse_translations(f"are dropped by the filters of {self._job.data.directory} "
+                                       f"({dropped_in_words(error.dropped)})")
 
     def _prepare_pairs(self) -> None:
         job, lines = self._job, self._translated_lines()
