@@ -18,7 +18,7 @@ from towernmt.checkpoint.stored_weights import Precision
 from towernmt.core.errors import SettingsError
 from towernmt.core.temporary_directories import temporary_directory
 from towernmt.evaluate.metrics import MetricSettings, make_metrics
-from towernmt.interop.export import export_model, export_precision
+from towernmt.interop.export import UnsupportedModelError, export_model, export_precision
 from towernmt.interop.model_card import CardText, card_date, make_card
 from towernmt.interop.model_card_facts import settings_for_card, trained_with, training_data_facts, validation_scores
 from towernmt.interop.package_archive import PackageContents, run_members, weight_members
@@ -95,8 +95,12 @@ def package_run(trained: TrainedModel, output: str | Path, text: CardText,
             "versions": {"trained_with": trained_with(trained.run), "packaged_with": versions()}, "exports": []}
         for name, precision in exports:
             # Export the weights of the run, since those of the package may be rounded.
-            folder = export_model(trained, name, temporary / f"{name}-{precision}", precision=precision,
-                                  calibration=options.calibration, languages=text.pair())
+            try:
+                folder = export_model(trained, name, temporary / f"{name}-{precision}", precision=precision,
+                                      calibration=options.calibration, languages=text.pair())
+            except UnsupportedModelError as error:
+                raise SettingsError(f"--include {name}:{precision}: {error} Choose another format, or leave this one "
+                                    "out.") from error
             contents.add_export(folder, name, precision)
         if tests:       # evaluate the package itself, as a user would load it
             trial = temporary / "tried.towernmt.zip"

@@ -343,7 +343,7 @@ def test_a_model_uses_averages_if_they_are_requested_and_exist(
 def test_without_a_licence_nothing_is_packed(run_on_disk: Path, tmp_path: Path) -> None:
     parser = argparse.ArgumentParser()
     command.add_package_arguments(parser)
-    with pytest.raises(SettingsError, match="pass --licence CC-BY-4.0, or write `licence: CC-BY-4.0` into"):
+    with pytest.raises(SettingsError, match="pass --licence, .*`towernmt package` also reads it from its --card"):
         command.run_package(parser.parse_args(["--model", str(run_on_disk), "--output", str(tmp_path / "x.zip")]))
     assert not list(tmp_path.iterdir())
 
