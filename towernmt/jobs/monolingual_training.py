@@ -60,6 +60,7 @@ from towernmt.predict.lines.faults import FaultCounts
 from towernmt.predict.lines.resumable import resumable_output, task_of_unfinished, weight_fingerprints
 from towernmt.predict.lines.text_io import open_input
 from towernmt.predict.translator import Translator
+from towernmt.run.assemble import check_tracker
 from towernmt.run.directory import RunDirectory
 from towernmt.run.launch import train_resolved_settings
 from towernmt.run.resolve import Overrides, SettingsSources, resolve_settings
@@ -87,6 +88,7 @@ def train_with_monolingual_text(job: MonolingualJob, report: Callable[[str], Non
     """
     settings = resolve_settings(dataclasses.replace(job.sources, open_data=None)).settings
     check_job(job, settings)
+    check_tracker(settings)     # before the translation, which may take hours
     facts = text_facts(job.text)
     if not job.has_started:     # so that an unsuitable text leaves no files
         if job.models or job.sources.start is not None:     # the first stages take long, and have other settings
