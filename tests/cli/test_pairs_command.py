@@ -18,6 +18,7 @@ from towernmt.cli import pairs
 from towernmt.cli.main import main
 from towernmt.core import line_progress
 from towernmt.documents.alignment import document_aligner
+from towernmt.documents.alignment.document_aligner import KnownPairs
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
 
 pytest.importorskip("sentencex")
@@ -232,8 +233,8 @@ def test_known_pairs_help_short_documents(capsys: pytest.CaptureFixture[str]) ->
 def test_known_pairs_are_prepared_data_or_a_list_of_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     known = []
 
-    def align(documents: Any, known_pairs: Sequence[tuple[str, str]], *others: Any) -> Any:
-        known.append(list(known_pairs))
+    def align(documents: Any, known_pairs: KnownPairs, *others: Any) -> Any:
+        known.append(list(known_pairs.pairs))
         return document_aligner.align_sentences(documents, known_pairs, *others)
 
     monkeypatch.setattr(pairs, "align_sentences", align)

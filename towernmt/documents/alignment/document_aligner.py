@@ -28,6 +28,7 @@ from towernmt.dataflow.preparation.shards import PairBlock, offsets_of_lengths, 
 from towernmt.documents.alignment.length_gains import LengthGains, LengthModel, is_excerpt
 from towernmt.documents.alignment.sentence_paths import Band, Bead, best_path
 from towernmt.documents.alignment.word_gains import (
+    KnownTranslations,
     WordGains,
     WordIds,
     WordLexicon,
@@ -105,14 +106,72 @@ TranslateTexts = Callable[[Sequence[str]], Iterable[str]]
 """Return or yield the translation of each sentence."""
 
 
-def align_sentences(documents: Sequence[SentenceTexts], known: Sequence[tuple[str, str]] = (),
+class KnownPairs:
+    """Known sentence pairs, from which word translations are learned once for all alignments.
+
+    Args:
+        pairs: sources and targets.
+
+    Attributes:
+        pairs: the argument.
+    """
+
+    def __init__(self, pairs: Sequence[tuple[str, str]] = ()) -> None:
+        self.pairs = pairs
+        self._words: KnownWords | None = None
+
+    def words(self, progress: StageProgress) -> KnownWords:
+        """Return the words of the pairs and their translations.
+
+        Args:
+            progress: shows the progress of the first call.
+        """
+        if self._words is None:
+            self._words = KnownWords.learn(self.pairs, progress)
+        return self._words
+
+
+class KnownWords(NamedTuple):
+    """The words of known pairs, and their translations.
+
+    Attributes:
+        ids: ids of the source words and of the target words.
+        frequencies: int64 `[words]`, occurrences of the source words and of the target words.
+        translations: translations into source words and into target words; empty without pairs.
+    """
+
+    ids: tuple[WordIds, WordIds]
+    frequencies: tuple[NDArray[np.int64], NDArray[np.int64]]
+    translations: tuple[KnownTranslations, ...] = ()
+
+    @classmethod
+    def learn(cls, pairs: Sequence[tuple[str, str]], progress: StageProgress) -> KnownWords:
+        """Divide pairs into words, and learn their translations."""
+        ids = WordIds(), WordIds()
+        if pairs:
+            progress.begin("dividing into words", "sentences", 2 * len(pairs))
+        source, target = (ids_of_side.of_texts(progress.counted(pair[side] for pair in pairs))
+                          for side, ids_of_side in enumerate(ids))
+        sizes = [each.size for each in ids]
+        words = cls(ids, (word_frequency([source], sizes[0]), word_frequency([target], sizes[1])))
+        blocks = word_pairs(source, target, [Bead(index, index + 1, index, index + 1) for index in range(len(pairs))])
+        if not blocks:
+            return words
+        progress.begin("learning word translations", "pairs", 2 * sum(map(len, blocks)))    # in two directions
+        return words._replace(translations=(
+            KnownTranslations.learn([reversed_block(block) for block in blocks], *sizes, progress.add),
+            KnownTranslations.learn(blocks, *sizes[::-1], progress.add)))
+
+
+def align_sentences(documents: Sequence[SentenceTexts], known: Sequence[tuple[str, str]] | KnownPairs = (),
                     translate: TranslateTexts | None = None, progress: StageProgress | None = None
                     ) -> list[AlignedSentences]:
     """Return the alignment of the sentences of each document with those of its translation.
 
     Args:
         documents: documents of one pair of languages. Each side has at least one sentence.
-        known: further sentence pairs, from which the lexicon is also learned.
+        known: further sentence pairs, from which the lexicon is also learned. From `KnownPairs`, several calls learn
+            only once.
         translate: translates sentences of the source by a model; None for no pass with a model.
         progress: shows the progress; None to show nothing.
 
@@ -143,7 +202,8 @@ def align_sentences(documents: Sequence[SentenceTexts], known: Sequence[tuple[st
     return aligned
 
 
-def align_in_orders(texts: SentenceTexts, orders: Sequence[Sequence[int]], known: Sequence[tuple[str, str]] = (),
+def align_in_orders(texts: SentenceTexts, orders: Sequence[Sequence[int]],
+                    known: Sequence[tuple[str, str]] | KnownPairs = (),
                     translations: Sequence[str] = (), progress: StageProgress | None = None) -> list[AlignedSentences]:
     """Align the sentences of a document once for each order of its target sentences.
 
@@ -216,29 +276,29 @@ class _LexiconLearner:
     """Learns lexicons from known pairs and further pairs.
 
     Args:
-        known: words of the known pairs.
+        known: translations of the known pairs into source words and into target words; empty without known pairs.
         source_frequency, target_frequency: int64 `[words]`, occurrences in the texts and in the known pairs.
         same: see `same_words`.
         progress: shows the progress.
     """
 
-    def __init__(self, known: Sequence[PairBlock], source_frequency: NDArray[np.int64],
+    def __init__(self, known: Sequence[KnownTranslations], source_frequency: NDArray[np.int64],
                  target_frequency: NDArray[np.int64], same: NDArray[np.int64], progress: StageProgress) -> None:
-        self._known, self._same, self._progress = known, same, progress
+        self._known, self._same, self._progress = known or (None, None), same, progress
         self._source_frequency, self._target_frequency = source_frequency, target_frequency
 
     def learn(self, pairs: Sequence[PairBlock] = ()) -> tuple[WordLexicon, WordLexicon]:
         """Return the lexicons of source words and of target words."""
-        pairs = [*self._known, *pairs]
-        self._progress.begin("learning word translations", "pairs", 2 * sum(map(len, pairs)))    # in two directions
+        if pairs:
+            self._progress.begin("learning word translations", "pairs", 2 * sum(map(len, pairs)))   # in two directions
         return (WordLexicon.learn([reversed_block(block) for block in pairs], self._source_frequency, self._same[::-1],
-                                  len(self._target_frequency), self._progress.add),
+                                  len(self._target_frequency), self._progress.add, self._known[0]),
                 WordLexicon.learn(pairs, self._target_frequency, self._same, len(self._source_frequency),
-                                  self._progress.add))
+                                  self._progress.add, self._known[1]))
 
     @cached_property
     def of_known(self) -> tuple[WordLexicon, WordLexicon]:
-        """The lexicons of the known pairs, which are learned once for all short documents."""
+        """The lexicons of the known pairs, for the first pass over all short documents."""
         return self.learn()
 
 
@@ -246,25 +306,25 @@ class _Passes:
     """The texts of all documents as words, and the passes over them."""
 
     def __init__(self, sources: Sequence[Sequence[str]], targets: Sequence[Sequence[str]], lengths: Sequence[_Lengths],
-                 progress: StageProgress, known: Sequence[tuple[str, str]] = (), is_one_language: bool = False
-                 ) -> None:
+                 progress: StageProgress, known: Sequence[tuple[str, str]] | KnownPairs = (),
+                 is_one_language: bool = False) -> None:
         self._progress = progress
-        progress.begin("dividing into words", "sentences", sum(map(len, [*sources, *targets, known, known])))
-        source_ids, target_ids = WordIds(), WordIds()
+        known_words = (known if isinstance(known, KnownPairs) else KnownPairs(known)).words(progress)
+        progress.begin("dividing into words", "sentences", sum(map(len, [*sources, *targets])))
+        source_ids, target_ids = (WordIds(known_ids.ids) for known_ids in known_words.ids)
         self._sources = [source_ids.of_texts(progress.counted(texts)) for texts in sources]
         self._targets = [target_ids.of_texts(progress.counted(texts)) for texts in targets]
-        known_source, known_target = (ids.of_texts(progress.counted(pair[side] for pair in known))
-                                      for side, ids in enumerate((source_ids, target_ids)))
         self._lengths = lengths
         self._model = LengthModel.of_texts(np.concatenate([each.source for each in lengths]),
                                            np.concatenate([each.target for each in lengths]))
-        frequencies = (word_frequency([*self._sources, known_source], source_ids.size),
-                       word_frequency([*self._targets, known_target], target_ids.size))
-        known_pairs = word_pairs(known_source, known_target,
-                                 [Bead(index, index + 1, index, index + 1) for index in range(len(known))])
-        self._lexicons = _LexiconLearner(known_pairs, *frequencies,
-                                         same_words(source_ids.ids, target_ids.ids, *frequencies, is_one_language),
-                                         progress)
+        source_frequency, target_frequency = (
+            word_frequency(texts, ids.size) + np.pad(known_frequency, (0, ids.size - len(known_frequency)))
+            for texts, ids, known_frequency in zip(
+                (self._sources, self._targets), (source_ids, target_ids), known_words.frequencies, strict=True))
+        translations = [known_translations.of_given(given, ids.size) for known_translations, given, ids in zip(
+            known_words.translations, (self._targets, self._sources), (target_ids, source_ids), strict=False)]
+        same = same_words(source_ids.ids, target_ids.ids, source_frequency, target_frequency, is_one_language)
+        self._lexicons = _LexiconLearner(translations, source_frequency, target_frequency, same, progress)
 
     def with_target_order(self, order: Sequence[int]) -> _Passes:
         """Return the passes for a single document whose target sentences have another order."""
