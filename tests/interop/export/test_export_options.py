@@ -93,7 +93,7 @@ def test_settings_of_the_run_that_ctranslate2_cannot_express_are_refused_unless_
 
 @pytest.mark.parametrize(("command", "options", "beginning", "advice"), [
     ("export", ["--format", "ctranslate2", "--output", "out"], "", "Choose another --format."),
-    ("package", ["--include", "ctranslate2", "--licence", "CC0-1.0", "--output", "out"],
+    ("package", ["--include", "ctranslate2", "--licence", "CC0-1.0", "--date", "2026-11-30", "--output", "out"],
      "--include ctranslate2:float32: ", "Choose another format, or leave this one out."),
     ("translate", ["--engine", "ctranslate2", "--input", "text"], "",
      "Leave out --engine to use TensorFlow's graph.")])

@@ -112,7 +112,10 @@ def count_by_model_1(blocks: Iterable[PairBlock], target_size: int, iterations: 
     """Return the expected counts of the last iteration of IBM model 1; see `learn_model_1`.
 
     Args:
-        blocks, target_size, iterations, report: see `learn_model_1`.
+        blocks: the sentence pairs.
+        target_size: size of the target vocabulary.
+        iterations: number of iterations.
+        report: see `learn_model_1`.
         earlier: counts of other sentence pairs, which are added in each iteration and stay as they are: this takes
             much less time than learning from these pairs again. None for no counts.
 

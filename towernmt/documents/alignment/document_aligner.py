@@ -32,6 +32,7 @@ from towernmt.documents.alignment.word_gains import (
     WordGains,
     WordIds,
     WordLexicon,
+    Words,
     same_words,
     word_frequency,
     word_pairs,
@@ -107,7 +108,7 @@ TranslateTexts = Callable[[Sequence[str]], Iterable[str]]
 
 
 class KnownPairs:
-    """Known sentence pairs, from which word translations are learned once for all alignments.
+    """Known sentence pairs, which are divided into words and learned from once for several alignments.
 
     Args:
         pairs: sources and targets.
@@ -119,48 +120,62 @@ class KnownPairs:
     def __init__(self, pairs: Sequence[tuple[str, str]] = ()) -> None:
         self.pairs = pairs
         self._words: KnownWords | None = None
+        self._translations: tuple[KnownTranslations, ...] | None = None
 
     def words(self, progress: StageProgress) -> KnownWords:
-        """Return the words of the pairs and their translations.
+        """Return the words of the pairs.
 
         Args:
             progress: shows the progress of the first call.
         """
         if self._words is None:
-            self._words = KnownWords.learn(self.pairs, progress)
+            self._words = KnownWords.of_pairs(self.pairs, progress)
         return self._words
+
+    def translations(self, progress: StageProgress) -> tuple[KnownTranslations, ...]:
+        """Return the translations into source words and into target words; empty without pairs.
+
+        Args:
+            progress: shows the progress of the first call.
+        """
+        if self._translations is None:
+            self._translations = self.words(progress).translations(progress)
+        return self._translations
 
 
 class KnownWords(NamedTuple):
-    """The words of known pairs, and their translations.
+    """The words of known pairs.
 
     Attributes:
         ids: ids of the source words and of the target words.
         frequencies: int64 `[words]`, occurrences of the source words and of the target words.
-        translations: translations into source words and into target words; empty without pairs.
+        blocks: the words of the pairs.
     """
 
     ids: tuple[WordIds, WordIds]
     frequencies: tuple[NDArray[np.int64], NDArray[np.int64]]
-    translations: tuple[KnownTranslations, ...] = ()
+    blocks: Sequence[PairBlock]
 
     @classmethod
-    def learn(cls, pairs: Sequence[tuple[str, str]], progress: StageProgress) -> KnownWords:
-        """Divide pairs into words, and learn their translations."""
+    def of_pairs(cls, pairs: Sequence[tuple[str, str]], progress: StageProgress) -> KnownWords:
+        """Divide pairs into words."""
         ids = WordIds(), WordIds()
         if pairs:
             progress.begin("dividing into words", "sentences", 2 * len(pairs))
         source, target = (ids_of_side.of_texts(progress.counted(pair[side] for pair in pairs))
                           for side, ids_of_side in enumerate(ids))
-        sizes = [each.size for each in ids]
-        words = cls(ids, (word_frequency([source], sizes[0]), word_frequency([target], sizes[1])))
-        blocks = word_pairs(source, target, [Bead(index, index + 1, index, index + 1) for index in range(len(pairs))])
-        if not blocks:
-            return words
-        progress.begin("learning word translations", "pairs", 2 * sum(map(len, blocks)))    # in two directions
-        return words._replace(translations=(
-            KnownTranslations.learn([reversed_block(block) for block in blocks], *sizes, progress.add),
-            KnownTranslations.learn(blocks, *sizes[::-1], progress.add)))
+        beads = [Bead(index, index + 1, index, index + 1) for index in range(len(pairs))]
+        return cls(ids, (word_frequency([source], ids[0].size), word_frequency([target], ids[1].size)),
+                   word_pairs(source, target, beads))
+
+    def translations(self, progress: StageProgress) -> tuple[KnownTranslations, ...]:
+        """Learn the translations into source words and into target words; empty without pairs."""
+        if not self.blocks:
+            return ()
+        sizes = [each.size for each in self.ids]
+        progress.begin("learning word translations", "pairs", 2 * sum(map(len, self.blocks)))   # in two directions
+        return (KnownTranslations.learn([reversed_block(block) for block in self.blocks], *sizes, progress.add),
+                KnownTranslations.learn(self.blocks, *sizes[::-1], progress.add))
 
 
 def align_sentences(documents: Sequence[SentenceTexts], known: Sequence[tuple[str, str]] | KnownPairs = (),
@@ -207,7 +222,8 @@ def align_in_orders(texts: SentenceTexts, orders: Sequence[Sequence[int]],
                     translations: Sequence[str] = (), progress: StageProgress | None = None) -> list[AlignedSentences]:
     """Align the sentences of a document once for each order of its target sentences.
 
-    Without translations, this has the results of `align_sentences` for each order, and takes less time.
+    Without translations, this nearly has the results of `align_sentences` for each order, and takes much less time: the
+    translations of known pairs are learned once, and do not depend on the document.
 
     Args:
         texts: the document. Each side has at least one sentence.
@@ -223,7 +239,7 @@ def align_in_orders(texts: SentenceTexts, orders: Sequence[Sequence[int]],
     check_size(texts)
     progress = progress or StageProgress()
     passes = _Passes([translations or texts.source], [texts.target], [_Lengths.of_texts(texts)], progress,
-                     () if translations else known, is_one_language=bool(translations))
+                     () if translations else known, is_one_language=bool(translations), keeps_known=True)
     aligned = [passes.with_target_order(order).aligned()[0] for order in orders]
     progress.end()
     return aligned
@@ -276,30 +292,45 @@ class _LexiconLearner:
     """Learns lexicons from known pairs and further pairs.
 
     Args:
-        known: translations of the known pairs into source words and into target words; empty without known pairs.
-        source_frequency, target_frequency: int64 `[words]`, occurrences in the texts and in the known pairs.
+        known: the known pairs.
+        keeps_known: whether the translations of the known pairs stay as they are without the further pairs.
+        texts: the words of the sources, and of the targets.
+        frequencies: int64 `[words]`, occurrences of source words and of target words, in the texts and known pairs.
         same: see `same_words`.
         progress: shows the progress.
     """
 
-    def __init__(self, known: Sequence[KnownTranslations], source_frequency: NDArray[np.int64],
-                 target_frequency: NDArray[np.int64], same: NDArray[np.int64], progress: StageProgress) -> None:
-        self._known, self._same, self._progress = known or (None, None), same, progress
-        self._source_frequency, self._target_frequency = source_frequency, target_frequency
+    def __init__(self, known: KnownPairs, keeps_known: bool, texts: tuple[Sequence[Words], Sequence[Words]],
+                 frequencies: tuple[NDArray[np.int64], NDArray[np.int64]], same: NDArray[np.int64],
+                 progress: StageProgress) -> None:
+        self._known, self._keeps_known, self._texts = known, keeps_known, texts
+        self._frequencies, self._same, self._progress = frequencies, same, progress
 
-    def learn(self, pairs: Sequence[PairBlock] = ()) -> tuple[WordLexicon, WordLexicon]:
+    def learn(self, pairs: Sequence[PairBlock]) -> tuple[WordLexicon, WordLexicon]:
         """Return the lexicons of source words and of target words."""
-        if pairs:
-            self._progress.begin("learning word translations", "pairs", 2 * sum(map(len, pairs)))   # in two directions
-        return (WordLexicon.learn([reversed_block(block) for block in pairs], self._source_frequency, self._same[::-1],
-                                  len(self._target_frequency), self._progress.add, self._known[0]),
-                WordLexicon.learn(pairs, self._target_frequency, self._same, len(self._source_frequency),
-                                  self._progress.add, self._known[1]))
+        if self._keeps_known:
+            return self._learn(pairs, self._translations)
+        return self._learn([*self._known.words(self._progress).blocks, *pairs])
 
     @cached_property
     def of_known(self) -> tuple[WordLexicon, WordLexicon]:
-        """The lexicons of the known pairs, for the first pass over all short documents."""
-        return self.learn()
+        """The lexicons of the known pairs, which are learned once for all short documents."""
+        return self._learn((), self._translations)
+
+    @cached_property
+    def _translations(self) -> Sequence[KnownTranslations]:
+        return [translations.of_given(given, len(frequency)) for translations, given, frequency in zip(
+            self._known.translations(self._progress), self._texts[::-1], self._frequencies[::-1], strict=False)]
+
+    def _learn(self, pairs: Sequence[PairBlock], known: Sequence[KnownTranslations] = ()
+               ) -> tuple[WordLexicon, WordLexicon]:
+        (source_frequency, target_frequency), report = self._frequencies, self._progress.add
+        of_source, of_target = known or (None, None)
+        if pairs:
+            self._progress.begin("learning word translations", "pairs", 2 * sum(map(len, pairs)))   # in two directions
+        return (WordLexicon.learn([reversed_block(block) for block in pairs], source_frequency, self._same[::-1],
+                                  len(target_frequency), report, of_source),
+                WordLexicon.learn(pairs, target_frequency, self._same, len(source_frequency), report, of_target))
 
 
 class _Passes:
@@ -307,9 +338,10 @@ class _Passes:
 
     def __init__(self, sources: Sequence[Sequence[str]], targets: Sequence[Sequence[str]], lengths: Sequence[_Lengths],
                  progress: StageProgress, known: Sequence[tuple[str, str]] | KnownPairs = (),
-                 is_one_language: bool = False) -> None:
+                 is_one_language: bool = False, keeps_known: bool = False) -> None:
         self._progress = progress
-        known_words = (known if isinstance(known, KnownPairs) else KnownPairs(known)).words(progress)
+        known = known if isinstance(known, KnownPairs) else KnownPairs(known)
+        known_words = known.words(progress)
         progress.begin("dividing into words", "sentences", sum(map(len, [*sources, *targets])))
         source_ids, target_ids = (WordIds(known_ids.ids) for known_ids in known_words.ids)
         self._sources = [source_ids.of_texts(progress.counted(texts)) for texts in sources]
@@ -321,10 +353,9 @@ class _Passes:
             word_frequency(texts, ids.size) + np.pad(known_frequency, (0, ids.size - len(known_frequency)))
             for texts, ids, known_frequency in zip(
                 (self._sources, self._targets), (source_ids, target_ids), known_words.frequencies, strict=True))
-        translations = [known_translations.of_given(given, ids.size) for known_translations, given, ids in zip(
-            known_words.translations, (self._targets, self._sources), (target_ids, source_ids), strict=False)]
         same = same_words(source_ids.ids, target_ids.ids, source_frequency, target_frequency, is_one_language)
-        self._lexicons = _LexiconLearner(translations, source_frequency, target_frequency, same, progress)
+        self._lexicons = _LexiconLearner(known, keeps_known, (self._sources, self._targets),
+                                         (source_frequency, target_frequency), same, progress)
 
     def with_target_order(self, order: Sequence[int]) -> _Passes:
         """Return the passes for a single document whose target sentences have another order."""
