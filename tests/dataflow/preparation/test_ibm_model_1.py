@@ -84,7 +84,7 @@ def test_earlier_counts_are_added_in_each_iteration_and_alone_are_the_table_of_t
     earlier = count_by_model_1([block(first)], TARGET_SIZE)
     alone = count_by_model_1([], TARGET_SIZE, earlier=earlier).entries()
     assert as_dictionary(alone.source, alone.target, alone.probability) == pytest.approx(by_dictionaries(first, 5)[0])
-    counts = as_dictionary(earlier.source, earlier.target, earlier.count)
+    counts = as_dictionary(earlier.source, earlier.target, earlier.expected)
     learned = count_by_model_1([block(second)], TARGET_SIZE, 3, earlier=earlier).entries()
     assert as_dictionary(learned.source, learned.target, learned.probability) == pytest.approx(
         by_dictionaries(second, 3, counts)[0])

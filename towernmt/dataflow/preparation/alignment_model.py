@@ -43,13 +43,13 @@ class ExpectedCounts(NamedTuple):
 
     Attributes:
         source, target: ids `[entries]`.
-        count: float64 `[entries]`, how often the target token translates the source token.
+        expected: float64 `[entries]`, how often the target token translates the source token.
         frequency: `[target vocabulary]`, frequency of each target token in the counted pairs.
     """
 
     source: NDArray[np.integer]
     target: NDArray[np.integer]
-    count: NDArray[np.float64]
+    expected: NDArray[np.float64]
     frequency: NDArray[np.int64]
 
     def keys(self, target_size: int) -> NDArray[np.int64]:
@@ -58,8 +58,8 @@ class ExpectedCounts(NamedTuple):
 
     def entries(self) -> Entries:
         """Return the probabilities of the pairs of tokens."""
-        total = np.bincount(self.source, weights=self.count)
-        return Entries(self.source, self.target, self.count / total[self.source], self.frequency)
+        total = np.bincount(self.source, weights=self.expected)
+        return Entries(self.source, self.target, self.expected / total[self.source], self.frequency)
 
 
 class _Cells(NamedTuple):
@@ -126,7 +126,7 @@ def count_by_model_1(blocks: Iterable[PairBlock], target_size: int, iterations: 
     source = table.keys // target_size
     known = np.zeros(len(source))
     if earlier is not None:
-        known[np.searchsorted(table.keys, earlier.keys(target_size))] = earlier.count
+        known[np.searchsorted(table.keys, earlier.keys(target_size))] = earlier.expected
     expected, probability = known, np.full(len(source), 1.0 / target_size)
     for iteration in range(1, iterations + 1):
         expected, likelihood = known.copy(), 0.0

@@ -119,17 +119,17 @@ class KnownPairs:
 
     def __init__(self, pairs: Sequence[tuple[str, str]] = ()) -> None:
         self.pairs = pairs
-        self._words: KnownWords | None = None
+        self._words: KnownPairWords | None = None
         self._translations: tuple[KnownTranslations, ...] | None = None
 
-    def words(self, progress: StageProgress) -> KnownWords:
+    def words(self, progress: StageProgress) -> KnownPairWords:
         """Return the words of the pairs.
 
         Args:
             progress: shows the progress of the first call.
         """
         if self._words is None:
-            self._words = KnownWords.of_pairs(self.pairs, progress)
+            self._words = KnownPairWords.of_pairs(self.pairs, progress)
         return self._words
 
     def translations(self, progress: StageProgress) -> tuple[KnownTranslations, ...]:
@@ -143,7 +143,7 @@ class KnownPairs:
         return self._translations
 
 
-class KnownWords(NamedTuple):
+class KnownPairWords(NamedTuple):
     """The words of known pairs.
 
     Attributes:
@@ -157,7 +157,7 @@ class KnownWords(NamedTuple):
     blocks: Sequence[PairBlock]
 
     @classmethod
-    def of_pairs(cls, pairs: Sequence[tuple[str, str]], progress: StageProgress) -> KnownWords:
+    def of_pairs(cls, pairs: Sequence[tuple[str, str]], progress: StageProgress) -> KnownPairWords:
         """Divide pairs into words."""
         ids = WordIds(), WordIds()
         if pairs:
@@ -172,10 +172,11 @@ class KnownWords(NamedTuple):
         """Learn the translations into source words and into target words; empty without pairs."""
         if not self.blocks:
             return ()
-        sizes = [each.size for each in self.ids]
+        source_size, target_size = self.ids[0].size, self.ids[1].size
         progress.begin("learning word translations", "pairs", 2 * sum(map(len, self.blocks)))   # in two directions
-        return (KnownTranslations.learn([reversed_block(block) for block in self.blocks], *sizes, progress.add),
-                KnownTranslations.learn(self.blocks, *sizes[::-1], progress.add))
+        return (KnownTranslations.learn([reversed_block(block) for block in self.blocks], source_size, target_size,
+                                        progress.add),
+                KnownTranslations.learn(self.blocks, target_size, source_size, progress.add))
 
 
 def align_sentences(documents: Sequence[SentenceTexts], known: Sequence[tuple[str, str]] | KnownPairs = (),

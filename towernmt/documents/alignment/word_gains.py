@@ -141,7 +141,7 @@ class KnownTranslations(NamedTuple):
         occurs = word_frequency(given, given_size) > 0
         occurs[NULL] = True
         chosen = occurs[self.counts.source]
-        counts = ExpectedCounts(self.counts.source[chosen], self.counts.target[chosen], self.counts.count[chosen],
+        counts = ExpectedCounts(self.counts.source[chosen], self.counts.target[chosen], self.counts.expected[chosen],
                                 self.counts.frequency)
         return KnownTranslations(counts, np.pad(self.occurrences, (0, given_size - len(self.occurrences))))
 
