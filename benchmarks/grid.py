@@ -15,8 +15,8 @@ trials.yaml, for example:
 Settings that neither `common` nor `settings` specifies are automatic, as in `towernmt train`. With a limit in updates,
 the result does not depend on the load of the machine. Each trial is a run in WORK/runs and adds one line to
 WORK/results.jsonl: BLEU and chrF of the last checkpoint, of the best checkpoint by validation, and of the average of
-the last five. Finished trials are skipped, an interrupted trial resumes from its last checkpoint, and a changed trial
-needs a new name. The table is printed at the end.
+the last five, or of all if a run has fewer. Finished trials are skipped, an interrupted trial resumes from its last
+checkpoint, and a changed trial needs a new name. The table is printed at the end.
 """
 
 from __future__ import annotations
@@ -36,9 +36,11 @@ from typing import Any
 import yaml
 from json_lines import append_record, read_records
 
+from towernmt.checkpoint.checkpoint_files import checkpoint_steps
 from towernmt.core.errors import DataError, SettingsError, TowerNMTError
 
 AVERAGED = 5
+"""Number of last checkpoints that are averaged, if a run has as many."""
 
 
 @dataclass(frozen=True)
@@ -172,13 +174,17 @@ def run_trial(trial: Trial, common: Sequence[str], work: Path, cpu: str, gpu: in
     device = ["--towers", "1"] if gpu is None else ["--gpu", str(gpu)]
     towernmt("train", "--data", trial.data, "--logdir", str(run), *preset, *device, "--set", *common, *trial.settings,
              cpu=cpu)
-    towernmt("average", "--model", str(run), "--last", str(AVERAGED), cpu=cpu)
-    mean = next((run / "averages" / f"last-{AVERAGED}").glob("step-*"))
+    averaged = min(AVERAGED, sum(step > 0 for step in checkpoint_steps(run / "checkpoints")))
+    towernmt("average", "--model", str(run), "--last", str(averaged), cpu=cpu)
+    checkpoints = {"last": "last", "best": "best",
+                   "mean": str(next((run / "averages" / f"last-{averaged}").glob("step-*")))}
+    if not checkpoint_steps(run / "best"):      # without validation
+        del checkpoints["best"]
     test = ["--source", trial.source, "--reference", trial.reference, "--json"]
     test += ["--tokenize", trial.tokenize] if trial.tokenize else []
     scores = {name: json.loads(towernmt("evaluate", "--model", str(run), "--checkpoint", checkpoint, *test, cpu=cpu))
-              for name, checkpoint in (("last", "last"), ("best", "best"), ("mean", str(mean)))}
-    result = {"name": trial.name, **made_from(trial, common),
+              for name, checkpoint in checkpoints.items()}
+    result = {"name": trial.name, **made_from(trial, common), "averaged": averaged,
               **{f"{name}_{metric}": scores[name][metric] for name in scores for metric in ("bleu", "chrf")}}
     with _WRITING:
         append_record(work / "results.jsonl", result)
@@ -210,12 +216,19 @@ def read_results(path: Path) -> dict[str, Mapping[str, Any]]:
 
 
 def table(trials: Sequence[Trial], results: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return a Markdown table with one row per trial; BLEU has two decimals."""
+    """Return a Markdown table with one row per trial; BLEU has two decimals.
+
+    A mean of fewer checkpoints has their number, and a trial without validation has no best checkpoint.
+    """
     rows = ["| trial | settings | last | best by validation | mean of the last five |", "|---|---|---|---|---|"]
     for trial in trials:
         if trial.name in results:
-            scores = " | ".join(f"{results[trial.name][f'{name}_bleu']:.2f}" for name in ("last", "best", "mean"))
-            rows.append(f"| {trial.name} | {' '.join(trial.settings)} | {scores} |")
+            result = results[trial.name]
+            scores = " | ".join(f"{result[key]:.2f}" if key in result else "-"
+                                for key in ("last_bleu", "best_bleu", "mean_bleu"))
+            number = result.get("averaged", AVERAGED)
+            of = "" if number == AVERAGED else f" (of {number})"
+            rows.append(f"| {trial.name} | {' '.join(trial.settings)} | {scores}{of} |")
     return "\n".join(rows)
 
 

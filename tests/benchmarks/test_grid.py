@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import grid
@@ -21,17 +22,35 @@ trials:
 """
 
 
+class Commands(list[tuple[str, tuple[str, ...]]]):
+    """The commands of trials: the processor and the arguments of each.
+
+    Attributes:
+        steps: steps at which a training writes a checkpoint.
+        best: steps of its best checkpoints.
+    """
+
+    steps: Sequence[int] = range(6)
+    best: Sequence[int] = (4,)
+
+
 @pytest.fixture
-def commands(monkeypatch) -> list[tuple[str, tuple[str, ...]]]:
+def commands(monkeypatch) -> Commands:
     """Replace the processes of trials by functions; each checkpoint has a different BLEU."""
-    calls: list[tuple[str, tuple[str, ...]]] = []
+    calls = Commands()
 
     def towernmt(*arguments: str, cpu: str) -> str:
         calls.append((cpu, arguments))
+        if arguments[0] == "train":
+            for directory, steps in (("checkpoints", calls.steps), ("best", calls.best)):
+                for step in steps:
+                    checkpoint = Path(arguments[4]) / directory / f"step-{step}"
+                    checkpoint.mkdir(parents=True, exist_ok=True)
+                    (checkpoint / "state.json").touch()
         if arguments[0] == "average":
-            (Path(arguments[2]) / "averages" / "last-5" / "step-2").mkdir(parents=True)
-        checkpoint = arguments[4] if arguments[0] == "evaluate" else ""
-        return json.dumps({"bleu": {"last": 10.126, "best": 9.5}.get(checkpoint, 11.0), "chrf": 30.0})
+            (Path(arguments[2]) / "averages" / f"last-{arguments[4]}" / "step-2").mkdir(parents=True)
+        tested = arguments[4] if arguments[0] == "evaluate" else ""
+        return json.dumps({"bleu": {"last": 10.126, "best": 9.5}.get(tested, 11.0), "chrf": 30.0})
 
     monkeypatch.setattr(grid, "towernmt", towernmt)
     return calls
@@ -49,6 +68,16 @@ def test_each_trial_is_trained_and_tested_once(tmp_path, commands, capsys):
     assert "| b | model.residual_dropout=0.3 | 10.13 | 9.50 | 11.00 |" in capsys.readouterr().out
     grid.main([str(file), "--work", str(tmp_path)])
     assert len(commands) == 2 * 5
+
+
+def test_a_short_trial_averages_the_checkpoints_that_it_has_and_may_have_no_best_one(tmp_path, commands, capsys):
+    file = tmp_path / "trials.yaml"
+    file.write_text(TRIALS)
+    commands.steps, commands.best = range(3), ()     # the initial values of step 0 are not averaged
+    grid.main([str(file), "--work", str(tmp_path), "--cpus", "1"])
+    assert [words[3:] for _, words in commands if words[0] == "average"] == [("--last", "2")] * 2
+    assert "| a |  | 10.13 | - | 11.00 (of 2) |" in capsys.readouterr().out
+    assert {result["averaged"] for result in grid.read_results(tmp_path / "results.jsonl").values()} == {2}
 
 
 def test_trials_on_a_gpu_are_not_bound_to_a_processor(tmp_path, commands):

@@ -82,6 +82,8 @@ def test_with_a_test_set_the_runs_are_the_systems_of_an_evaluation_whatever_thei
      "and --beam: pass a test set as --source and --reference, too, or leave out these options."),
     (["a", "b", "--source", "a/settings.yaml", "--reference", "a/settings.yaml", "--lengths", "3"],
      "Without --buckets, or --html, the output does not depend on --lengths"),
+    (["a", "b", "--source", "a/settings.yaml", "--reference", "a/settings.yaml", "--checkpoint", "last", "--checkpoint",
+      "best"], "--checkpoint applies to all systems: pass it once.\n"),
     (["a", "c"], "c: the directory does not exist")])
 def test_mistakes_are_one_sentence(arguments, message, capsys) -> None:
     assert main(["compare", *arguments]) == 1

@@ -18,6 +18,7 @@ from towernmt.cli import pairs
 from towernmt.cli.main import main
 from towernmt.core import line_progress
 from towernmt.documents.alignment import document_aligner
+from towernmt.documents.alignment.document_aligner import KnownPairs
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
 
 pytest.importorskip("sentencex")
@@ -71,6 +72,7 @@ def test_folders_give_the_pairs_of_all_documents_that_can_be_read(capsys: pytest
         write(f"german/part{number}.de.txt", [source for source, _ in part])
         write(f"english/part{number}.en.txt", [target for _, target in part])
     Path("german/scan.pdf").write_bytes(b"%PDF-1.4")
+    Path("german/notes.tex").write_text("x")
     Path("german/letter.rtf").write_text("{\\rtf1 x}")
     Path("german/part2.de.txt").write_bytes(b"")
     write("english/more.txt", ["One."])
@@ -78,11 +80,13 @@ def test_folders_give_the_pairs_of_all_documents_that_can_be_read(capsys: pytest
     assert {(source, target) for source, target, _ in rows("pairs.tsv")} <= set(PAIRS[:80])
     assert len(rows("pairs.tsv")) > 70
     errors = capsys.readouterr().err.splitlines()
-    assert errors[:4] == [
+    assert errors[:5] == [
         "towernmt: No counterpart was found for english/more.txt.",
+        "towernmt: german/letter.rtf: Files in the old Word format and RTF files are not read: save them as .docx "
+        "first.",
         "towernmt: german/scan.pdf: PDF files and images are not read: convert them to .docx or .txt first, and "
         "scanned pages by text recognition (OCR).",
-        "towernmt: These files are not read, because their formats are not supported: german/letter.rtf.",
+        "towernmt: These files are not read, because their formats are not supported: german/notes.tex.",
         "towernmt: german/part2.de.txt: The document has no text: check that it is the right file, and that its text "
         "is not an image."]
     assert errors[-1] == "towernmt: 2 documents were left out; the pairs of the others are written."
@@ -229,8 +233,8 @@ def test_known_pairs_help_short_documents(capsys: pytest.CaptureFixture[str]) ->
 def test_known_pairs_are_prepared_data_or_a_list_of_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     known = []
 
-    def align(documents: Any, known_pairs: Sequence[tuple[str, str]], *others: Any) -> Any:
-        known.append(list(known_pairs))
+    def align(documents: Any, known_pairs: KnownPairs, *others: Any) -> Any:
+        known.append(list(known_pairs.pairs))
         return document_aligner.align_sentences(documents, known_pairs, *others)
 
     monkeypatch.setattr(pairs, "align_sentences", align)

@@ -121,7 +121,7 @@ def test_a_placeholder_that_the_vocabulary_cannot_write_does_not_change_other_se
     ("--document a.txt --output b.txt --constraints a.txt", SettingsError, "--constraints a.txt has one line per"),
     ("--input a.txt --language de", SettingsError, "--language needs --document"),
     ("--document no.txt --output b.txt", DataError, "no.txt: cannot read it"),
-    ("--document c.pdf --output b.pdf", DataError, "c.pdf: Files of the kind '.pdf' cannot be translated"),
+    ("--document c.pdf --output b.pdf", DataError, "c.pdf: PDF files and images are not read: convert"),
     ("--document d.docx --output b.docx", DataError, "d.docx: The file is not a valid .docx")])
 def test_impossible_options_are_refused_before_anything_is_loaded(run: Any, arguments: str, error: type,
                                                                   sentence: str) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import PATIENCE
+from towernmt.cli import main as main_module
 from towernmt.cli.main import main, run_command
 from towernmt.core.errors import exhausted_resource
 
@@ -29,7 +30,7 @@ def _raise(error: BaseException) -> Callable[[], int]:
     (RuntimeError("std::bad_alloc"), "out of memory"),
     (OSError(errno.ENOMEM, "Cannot allocate memory"), "out of memory"),
     (ImportError("libtensorflow_cc.so.2: failed to map segment from shared object"), "out of memory (libtensorflow"),
-    (RuntimeError("can't start new thread"), "no further thread or process can be started. Use fewer --threads"),
+    (RuntimeError("can't start new thread"), "no further thread or process can be started. End other"),
     (BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), "no further thread or process"),
     (OSError(errno.EMFILE, "Too many open files", "a.txt"), "a.txt: too many files are open. Raise the limit"),
     (RuntimeError("Symlink loop from '/x/loop'"), "/x/loop: the symbolic links lead back to themselves."),
@@ -40,6 +41,18 @@ def test_an_exhausted_machine_is_one_sentence(error: Exception, message: str,
     assert run_command(_raise(error), ["--beam"]) == 1
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and lines[0].startswith("towernmt: ") and message in lines[0]
+
+
+@pytest.mark.parametrize(("arguments", "advice"), [
+    (["translate", "--model", "x"], "Use fewer --threads or --workers, end other programs, or raise"),
+    (["prepare", "--source", "s", "--output", "o"], "Use fewer --workers, end other programs, or raise"),
+    (["inspect", "x"], "End other programs, or raise")])
+def test_only_options_of_the_command_are_recommended(arguments: list[str], advice: str, monkeypatch: pytest.MonkeyPatch,
+                                                     capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(main_module, "_run", lambda *_: _raise(RuntimeError("can't start new thread"))())
+    assert main(arguments) == 1
+    assert capsys.readouterr().err == (f"towernmt: no further thread or process can be started. {advice} the limit of "
+                                       "processes (ulimit -u).\n")
 
 
 def test_errors_of_tensorflow_without_memory_are_known() -> None:

@@ -152,7 +152,7 @@ def test_a_feeder_whose_thread_cannot_start_is_an_error_and_not_an_endless_wait(
         thread.join(PATIENCE)
         assert not thread.is_alive()
         line.read_all(sess)
-        with pytest.raises(FeederError, match="feeder 1: no further thread or process can be started. Use fewer"):
+        with pytest.raises(FeederError, match="feeder 1: no further thread or process can be started. End other"):
             line.runner.raise_error()
 
 

@@ -11,6 +11,7 @@ import shlex
 import shutil
 import signal
 import stat
+import sys
 import threading
 import zipfile
 from collections.abc import Callable
@@ -35,6 +36,7 @@ from towernmt.core.errors import DataError, DirectoryInUseError, SettingsError
 from towernmt.core.settings import apply_overrides
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
+from towernmt.dataflow.preparation.prepared_data import open_prepared
 from towernmt.dataflow.text.validation_set import ValidationSet
 from towernmt.evaluate.comparison import SignificanceSettings, System, compare
 from towernmt.evaluate.metrics import MetricSettings
@@ -115,7 +117,7 @@ def test_a_model_that_was_replaced_is_not_compared_with_the_run_of_the_old_one(t
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AdaptationJob:
     """Return a job without a real model and settings, with 200 corrections and a test set of 100 sentences."""
-    monkeypatch.setattr(adaptation, "_resolve", lambda job: None)
+    monkeypatch.setattr(adaptation, "_check_settings", lambda job: None)
     file = write_corrections(tmp_path / "a.tsv", [(f"source {number}", "s") for number in range(200)])
     (tmp_path / "test").write_text("a\n" * 100)
     model: Any = SimpleNamespace(name="m", weights_checksum=str)
@@ -123,15 +125,65 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AdaptationJob:
                          CardText(), text_check=False)
 
 
+def job_of_run(directory: Path, **values: Any) -> AdaptationJob:
+    """Return a job with the settings of a run, without files."""
+    run = RunDirectory(directory)
+    run.save_settings(default_settings("transformer", "mini"))
+    return AdaptationJob(**{"model": StartingModel("m", str(directory), run), "corrections": directory / "a.tsv",
+                            "test": ("s", "r"), "output": directory / "o", "work": directory / "w",
+                            "card": CardText(), **values})
+
+
 @pytest.mark.parametrize(("general", "given", "share"), [
     ("data", {}, 0.75), ("data", {"data.general_share": "0.5"}, 0.5), (None, {}, 0.5)])
 def test_three_quarters_of_the_pairs_are_general_unless_the_user_sets_another_share(
         tmp_path: Path, general: str | None, given: dict[str, str], share: float) -> None:
-    run = RunDirectory(tmp_path)
-    run.save_settings(default_settings("transformer", "mini"))
-    job = AdaptationJob(StartingModel("m", str(tmp_path), run), tmp_path / "a.tsv", ("s", "r"), tmp_path / "o",
-                        tmp_path / "w", CardText(), general=general, overrides=given)
-    assert _resolve(job).settings.data.general_share == share
+    assert _resolve(job_of_run(tmp_path, general=general, overrides=given)).settings.data.general_share == share
+
+
+CHECKS: dict[str, tuple[dict[str, Any], str]] = {
+    "a share without general data": (
+        {"overrides": {"data.general_share": "0.5"}},
+        "--set: data.general_share=0.5 has no effect without --general: pass --general with prepared data, or leave it "
+        "out."),
+    "sampling with general data": (
+        {"overrides": {"data.subword_sampling": "true"}, "general": "general"},
+        "data.subword_sampling=true changes pairs as they are read, which --general does not support: leave out one of "
+        "them."),
+    "text as general data": (
+        {"general": "general.tsv"},
+        "--general general.tsv is not prepared data: prepare it with `towernmt prepare --vocabulary-of m`."),
+    "another vocabulary": (
+        {"general": "general"},
+        "--general general has another vocabulary than the model of --model m (source.words differs): prepare it with "
+        "`towernmt prepare --vocabulary-of m`."),
+    "a missing tracker": (
+        {"overrides": {"log.tracker": "mlflow"}},
+        "log.tracker=mlflow needs the package mlflow, which cannot be imported (import of mlflow halted; None in "
+        "sys.modules): pip install 'towernmt[mlflow]', or set log.tracker=none."),
+    "a missing tokeniser": (
+        {"card": CardText(languages="en-ja")},
+        "The tokeniser of this language needs MeCab, which is missing: pip install 'sacrebleu[ja]'. `towernmt "
+        "evaluate --tokenize char` works without it and counts characters.")}
+
+
+@pytest.mark.parametrize("case", CHECKS)
+def test_what_cannot_work_is_refused_before_the_corrections_are_read(case: str, tmp_path: Path,
+                                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    from sacrebleu.tokenizers import tokenizer_ja_mecab
+
+    monkeypatch.setattr(tokenizer_ja_mecab, "MeCab", None)
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    monkeypatch.chdir(tmp_path)
+    values, message = CHECKS[case]
+    for directory, text in (("general", "a b"), ("data", "c d")):
+        Path("text").write_text(f"{text}\n" * 9)
+        prepare(PrepareSettings(source="text", target="text", vocab_kind="word", output=directory, workers=1))
+    job = job_of_run(tmp_path / "run", **values)
+    open_prepared("data").copy_vocabularies(job.model.run.vocabulary)
+    with pytest.raises(SettingsError) as error:
+        adapt_model(job, lambda line: None)     # the file of corrections is missing
+    assert str(error.value) == message and not job.work.exists()
 
 
 @pytest.mark.parametrize(("optimizer", "automatic", "rate"), [
@@ -514,7 +566,7 @@ def test_sources_have_the_source_prefix_where_the_model_reads_them(
     (25, 0, 0, None),
     (25, 2, 1, ""),
     (19, 6, 0, "6 of 25 corrections for training are left out: 6 long source"),
-    (0, 25, 0, "25 of 25 corrections for training are left out: 25 long source (lines 1, 2, 3, 4, 5, ...)")])
+    (0, 25, 0, "25 of 25 corrections for training are left out: 25 long source")])
 def test_corrections_that_the_preparation_leaves_out_are_reported_and_too_few_are_refused(
         tmp_path: Path, job: AdaptationJob, monkeypatch: pytest.MonkeyPatch, short: int, long: int, unequal: int,
         problem: str | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -186,6 +187,16 @@ def test_useless_translations_name_the_model_and_its_score_and_are_made_again(
         "at update 20) are empty or repetitive: run the same command with a higher train.steps to train this model "
         "further, or pass a better model as --teacher with another --logdir.")
     assert sorted(path.name for path in job.directory.iterdir()) == ["model", "record.json"]
+
+
+def test_a_missing_tracker_is_named_before_the_text_is_read(make_job: Callable[..., MonolingualJob],
+                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    overrides = Overrides("--set", {"log.tracker": "mlflow", "train.steps": 5})
+    job = make_job(sources=SettingsSources(defaults="automatic", overrides=(overrides,)), text=Path("missing"))
+    with pytest.raises(SettingsError, match="log.tracker=mlflow needs the package mlflow"):
+        train_with_monolingual_text(job, print)
+    assert not job.logdir.exists()
 
 
 def test_translations_that_the_filters_drop_are_made_again(make_job: Callable[..., MonolingualJob]) -> None:

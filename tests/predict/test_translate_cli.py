@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from towernmt.core.standard_streams import BROKEN_PIPE
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.predict.line_translator import LineTranslator
+from towernmt.predict.lines.faults import RETRY_ADVICE
 from towernmt.predict.lines.hypotheses import Hypothesis, SearchOutput, Translation
 from towernmt.predict.lines.line_options import LineOptions, line_requests
 from towernmt.predict.lines.resumable import LineOutput
@@ -285,6 +287,20 @@ def test_values_that_cannot_work_are_refused_before_anything_is_loaded(
         arguments: list[str], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         translator_options.make_translator(parse(translate, "--model", "runs/x", *arguments))
+
+
+@pytest.mark.parametrize(("retry", "advice"), [(None, ""), (False, RETRY_ADVICE), (True, RETRY_ADVICE)])
+def test_only_commands_that_can_repeat_a_search_recommend_it(retry: bool | None, advice: str,
+                                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("towernmt.predict.translator.Translator", lambda **given: SimpleNamespace(fault_advice=""))
+    assert translator_options.make_translator(parse(translate, "--model", "runs/a"), retry=retry).fault_advice == advice
+
+
+@pytest.mark.parametrize(("module", "arguments"), [(translate, []), (evaluate, ["--reference", "r"])])
+def test_only_translate_recommends_its_option_to_write_samples(module: Any, arguments: list[str]) -> None:
+    with pytest.raises(SettingsError) as error:
+        translator_options.make_translator(parse(module, "--model", "runs/x", "--samples", "9", *arguments))
+    assert ("--n-best" in str(error.value)) == (module is translate)
 
 
 def test_the_models_and_the_order_that_are_asked_for_reach_the_translator(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,8 @@ def test_a_file_is_translated_and_fetched(client):
 
 
 @pytest.mark.parametrize(("name", "content", "status", "sentence"), [
-    ("a.pdf", b"x", 400, "Invalid request: file format not supported: Files of the kind '.pdf' cannot be translated"),
+    ("a.pdf", b"x", 400, "Invalid request: file format not supported: PDF files and images are not read: "),
+    ("a.exe", b"x", 400, "Invalid request: file format not supported: Files of the kind '.exe' cannot be translated"),
     ("a", b"x", 400, "without a suffix"), ("", b"x", 400, "Invalid request: missing file parameter"),
     ("a.txt", b"\x00\x01", 400, "not text"), ("a.docx", b"PK\x03\x04", 400, "not a valid .docx file"),
     ("a.txt", b"a" * 2000, 413, "2000 characters")])

@@ -20,6 +20,7 @@ from towernmt.core.settings import apply_overrides
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.run.assemble import _monitors_of_run
 from towernmt.run.directory import RunDirectory
+from towernmt.run.launch import train as train_run
 from towernmt.run.run_settings import default_settings
 from towernmt.train import tracker_monitor
 from towernmt.train.monitors import first_line
@@ -209,7 +210,6 @@ def test_libraries_like_weights_and_biases_are_called_once_a_step(library: str, 
     module.log = lambda scalars, step: calls.append((step, scalars))
     module.finish = lambda: calls.append("finish")
     monkeypatch.setitem(sys.modules, library, module)
-    monkeypatch.setattr("towernmt.train.tracker_monitor.find_spec", lambda name: name == library)
     for start in (0, 2):
         train(make_tracker(library, "translation", "de-en"), tmp_path, steps=start + 2, start=start)
     first, second = (call for call in calls if isinstance(call, dict))
@@ -366,7 +366,9 @@ def test_runs_inside_other_directories_have_names_that_tell_them_apart(tmp_path:
 
 @pytest.mark.parametrize("library", ["none", "wandb"])
 def test_a_run_has_the_monitor_of_its_tracker(library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("towernmt.train.tracker_monitor.find_spec", lambda name: name == library)
+    module: Any = ModuleType("wandb")
+    module.init = module.log = module.finish = print
+    monkeypatch.setitem(sys.modules, "wandb", module)
     settings = apply_overrides(default_settings(), {"log.tracker": library, "log.tracker_project": "translation"})
     monitors = [monitor for monitor in _monitors_of_run(settings, RunDirectory(tmp_path / "de-en"))
                 if isinstance(monitor, TrackerMonitor)]
@@ -375,6 +377,30 @@ def test_a_run_has_the_monitor_of_its_tracker(library: str, tmp_path: Path, monk
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("towernmt.train.tracker_monitor.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "mlflow", None)
     with pytest.raises(SettingsError, match=r"log\.tracker=mlflow needs .* pip install 'towernmt\[mlflow\]'"):
         make_tracker("mlflow", "project", "run")
+
+
+def test_a_missing_library_is_refused_before_a_run_is_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    data: Any = None        # not read before
+    with pytest.raises(SettingsError, match="log.tracker=mlflow needs"):
+        train_run(apply_overrides(default_settings(), {"log.tracker": "mlflow"}), data, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("file", "problem"), [
+    ("offline-run.json", "Python imports .*trackio instead"),
+    ("__init__.py", r"cannot be imported \(No module named 'missing_dependency'\)")])
+def test_a_directory_and_a_damaged_library_are_not_taken_for_a_tracker_that_cannot_be_reached(
+        file: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "trackio").mkdir()
+    (tmp_path / "trackio" / file).write_text("import missing_dependency")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "trackio", raising=False)
+    try:
+        with pytest.raises(SettingsError, match=f"{problem}.*: pip install trackio, or set log.tracker=none"):
+            make_tracker("trackio", "project", "run")
+    finally:
+        sys.modules.pop("trackio", None)

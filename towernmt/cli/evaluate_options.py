@@ -119,8 +119,9 @@ def check_evaluate_options(args: argparse.Namespace, systems: Sequence[SystemArg
         raise SettingsError("Pass --model and --source to translate and score, --hypothesis-file to score existing "
                             "translations, or several --system to compare.")
     if systems and len(args.checkpoint or []) > 1:
-        raise SettingsError("--checkpoint applies to all systems: pass it once, or pass directories of checkpoints, "
-                            "as in --system last=runs/de-en/checkpoints/step-4000.")
+        advice = (", or pass directories of checkpoints, as in --system last=runs/de-en/checkpoints/step-4000"
+                  if hasattr(args, "system") else "")
+        raise SettingsError(f"--checkpoint applies to all systems: pass it once{advice}.")
     if getattr(args, "robustness", False):
         if args.hypothesis_file or not args.source or not all(system.runs for system in systems):
             raise SettingsError("--robustness translates the test set in several forms: pass --source, and --model or "

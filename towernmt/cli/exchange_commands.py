@@ -25,7 +25,7 @@ from towernmt.cli.translation_options import (
 from towernmt.core.errors import SettingsError
 from towernmt.core.standard_streams import log_to_stderr
 from towernmt.dataflow.text.text_lines import check_rereadable
-from towernmt.interop.export import FORMATS, export_format, export_model, export_precision
+from towernmt.interop.export import FORMATS, UnsupportedModelError, export_format, export_model, export_precision
 from towernmt.interop.import_formats import FORMATS as IMPORT_FORMATS
 from towernmt.interop.import_formats import foreign_format
 from towernmt.interop.model_card import CardText, card_text
@@ -124,8 +124,11 @@ def run_export(args: argparse.Namespace) -> int:
 
     # The graph of a GPU has other operations.
     with TrainedModel(run_of_model, args.checkpoint, device="cpu", averaged=search.averaged) as trained:
-        output = export_model(trained, args.format, args.output, precision=precision, search=search,
-                              calibration=args.calibration, languages=languages, bergamot=args.bergamot)
+        try:
+            output = export_model(trained, args.format, args.output, precision=precision, search=search,
+                                  calibration=args.calibration, languages=languages, bergamot=args.bergamot)
+        except UnsupportedModelError as error:
+            raise SettingsError(f"{error} Choose another --format.") from error
     size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
     print(f"{output}: {args.format}, {size / 1e6:.1f} MB, of {args.model} {Path(trained.checkpoint).parent.name}.")
     _report_prefix(run_of_model.source_prefix)

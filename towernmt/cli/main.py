@@ -199,7 +199,8 @@ def _main(arguments: list[str], closed_streams: Collection[str]) -> int:
     if words:
         commands[options.command].error(advice_on_word(options.command, words[0]))
     command = commands[options.command]
-    return run_command(lambda: _run(options, command, closed_streams), _memory_options(command))
+    return run_command(lambda: _run(options, command, closed_streams), _memory_options(command),
+                       [name for name in _THREAD_OPTIONS if name in command.option_names])
 
 
 def _run(options: argparse.Namespace, parser: Parser, closed_streams: Collection[str]) -> int:
@@ -255,12 +256,14 @@ def run_completion(args: argparse.Namespace) -> int:
     return 0
 
 
-def run_command(command: Callable[[], int], memory_options: Sequence[str] = ()) -> int:
+def run_command(command: Callable[[], int], memory_options: Sequence[str] = (),
+                thread_options: Sequence[str] = ()) -> int:
     """Call `command`, return its exit status, and print an error that the user can fix as one line.
 
     Args:
         command: does the work, and returns the exit status.
         memory_options: options of the command that need less memory with a smaller value.
+        thread_options: options of the command that start fewer threads or processes with a smaller value.
     """
     try:
         with without_noise():
@@ -269,7 +272,7 @@ def run_command(command: Callable[[], int], memory_options: Sequence[str] = ()) 
         print("towernmt: interrupted", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
-        sentence = _sentence(error, memory_options)
+        sentence = _sentence(error, memory_options, thread_options)
         if sentence is None:
             raise
         print(f"towernmt: {sentence}", file=sys.stderr)
@@ -280,6 +283,7 @@ def run_command(command: Callable[[], int], memory_options: Sequence[str] = ()) 
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _MEMORY_OPTIONS = ("--beam", "--n-best", "--batch-sentences", "--batch-tokens")
+_THREAD_OPTIONS = ("--threads", "--workers")
 
 
 def _memory_options(parser: Parser) -> list[str]:
@@ -288,11 +292,11 @@ def _memory_options(parser: Parser) -> list[str]:
     return memory_options or ["data.batch_tokens"] * ("--set" in option_names)
 
 
-def _sentence(error: Exception, memory_options: Sequence[str]) -> str | None:
+def _sentence(error: Exception, memory_options: Sequence[str], thread_options: Sequence[str]) -> str | None:
     """Return the message of an error that the user can fix; None if it is a fault of the program."""
     if isinstance(error, TowerNMTError):
         return mask_text(str(error))    # a path may be a URI with a password
-    sentence = exhausted_resource(error, memory_options) or gpu_failure(error)
+    sentence = exhausted_resource(error, memory_options, thread_options) or gpu_failure(error)
     if sentence is None and isinstance(error, RuntimeError) and (loop := _SYMLINK_LOOP.match(str(error))):
         sentence = f"{loop[1]}: the symbolic links lead back to themselves. Remove the loop, or pass another path."
     if sentence is None and isinstance(error, UnicodeEncodeError):

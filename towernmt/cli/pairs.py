@@ -19,7 +19,13 @@ from towernmt.dataflow.preparation.prepared_data import open_prepared
 from towernmt.dataflow.sources.corpora import read_corpora
 from towernmt.dataflow.text.language_codes import Direction, parse_direction, two_letter_code
 from towernmt.dataflow.vocabulary.source_factors import SEPARATOR
-from towernmt.documents.alignment.document_aligner import SentenceTexts, TranslateTexts, align_sentences, check_size
+from towernmt.documents.alignment.document_aligner import (
+    KnownPairs,
+    SentenceTexts,
+    TranslateTexts,
+    align_sentences,
+    check_size,
+)
 from towernmt.documents.alignment.document_pairs import (
     DEFAULT_THRESHOLD,
     MIN_SENTENCES_TO_JUDGE,
@@ -90,12 +96,12 @@ def _write_pairs_of_documents(args: argparse.Namespace, progress: StageProgress)
     """Write the sentence pairs of documents, show the progress, and return the exit status."""
     languages = parse_direction(args.languages) if args.languages else None
     threshold = DEFAULT_THRESHOLD if args.threshold is None else args.threshold
-    known_pairs = _read_known_pairs(args.known, progress) if args.known else []
+    known = KnownPairs(_read_known_pairs(args.known, progress) if args.known else ())
     report = _Report(progress, is_strict=not Path(args.source).is_dir())
     matched = _matched(args, languages, report)
     progress.begin("reading documents", "sentences")
     readable = list(_read_documents(matched, languages, args.by_line, report, progress))
-    aligned = align_sentences([texts for _, texts in readable], known_pairs, _translate_of(args), progress
+    aligned = align_sentences([texts for _, texts in readable], known, _translate_of(args), progress
                               ) if readable else []
     candidates = [AlignedDocument(files, texts, alignment)
                   for (files, texts), alignment in zip(readable, aligned, strict=True)]
@@ -103,7 +109,7 @@ def _write_pairs_of_documents(args: argparse.Namespace, progress: StageProgress)
     for document in candidates:
         with report.of_document():
             if not args.no_text_check:
-                document.check(_pairs_to_learn_from(document, candidates, known_pairs), progress)
+                document.check(_pairs_to_learn_from(document, candidates, known), progress)
             documents.append(document)
     if not documents:
         raise DataError(f"{args.source} and {args.target} have no documents from which pairs can be made; the lines "
@@ -265,15 +271,15 @@ def _known_pairs(location: str) -> Iterator[tuple[str, str]]:
 
 
 def _pairs_to_learn_from(document: AlignedDocument, documents: Iterable[AlignedDocument],
-                         known_pairs: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
+                         known: KnownPairs) -> KnownPairs:
     """Return the known pairs and, for an excerpt of a book, the pairs of all other documents.
 
     Without these, random orders would lack the word translations that the alignment of the excerpt has learned.
     """
     if not document.texts.has_excerpt:
-        return known_pairs
-    return [*known_pairs, *((pair.source, pair.target) for other in documents if other is not document
-                            for pair in other.pairs(DEFAULT_THRESHOLD))]
+        return known
+    return KnownPairs([*known.pairs, *((pair.source, pair.target) for other in documents if other is not document
+                                       for pair in other.pairs(DEFAULT_THRESHOLD))])
 
 
 def _translate_of(args: argparse.Namespace) -> TranslateTexts | None:

@@ -69,7 +69,8 @@ def reranking_search_options(args: argparse.Namespace, search: Mapping[str, Any]
     """
     if not (args.mbr or args.rerank_by):
         if args.samples is not None:
-            raise SettingsError("--samples needs --mbr or --rerank-by. To write samples, pass --sample --n-best N.")
+            advice = " To write samples, pass --sample --n-best N." if hasattr(args, "n_best") else ""
+            raise SettingsError(f"--samples needs --mbr or --rerank-by: pass one of them, too.{advice}")
         return {}
     n_best = search.get("n_best", 1)    # of the output
     if args.samples is not None or search.get("selection") == "sampling":

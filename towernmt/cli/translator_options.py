@@ -28,6 +28,7 @@ from towernmt.cli.translation_options import (
 from towernmt.core.standard_streams import log_to_stderr
 from towernmt.predict.engine_support import ENGINES as TRANSLATOR_ENGINES
 from towernmt.predict.engine_support import graph_precision
+from towernmt.predict.lines.faults import RETRY_ADVICE
 from towernmt.predict.lines.line_options import PLAIN, LineOptions
 from towernmt.predict.search.device_batches import batching_for
 from towernmt.predict.search.search_settings import BATCH_ON_GPU, GRAPH, StreamSettings
@@ -76,7 +77,7 @@ def models_give_attention(args: argparse.Namespace) -> bool:
 
 
 def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attention: bool = False,
-                    options: LineOptions = PLAIN, retry: bool = False, export_first: bool = False,
+                    options: LineOptions = PLAIN, retry: bool | None = None, export_first: bool = False,
                     begun_engine: str | None = None) -> LineTranslator:
     """Return the translator for the parsed options.
 
@@ -85,7 +86,7 @@ def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attent
         log_probs: whether each hypothesis has the log probabilities of its tokens.
         attention: whether each hypothesis has its attention.
         options: requests for all lines.
-        retry: whether suspicious translations are searched again.
+        retry: whether suspicious translations are searched again; None if the command has no option for this.
         export_first: see `Translator`.
         begun_engine: `LineTranslator.engine` of the unfinished output to resume; None for a new output. If the options
             leave the choice of the engine to the translator, it uses this one.
@@ -120,19 +121,23 @@ def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attent
         from towernmt.interop.ctranslate2_engine import CTranslate2Translator
 
         log_without_tensorpack()
-        return CTranslate2Translator(args.model[0], checkpoint=args.checkpoint[0] if args.checkpoint else None,
-                                     precision=precision, device=device, stream=stream, options=options,
-                                     retry=retry, reranker=make_reranker(args, device), replace_unknown=unknown,
-                                     log_probs=log_probs, attention=attention, trust_code=args.trust_code,
-                                     special_lines=special_line_settings(args), **search)
-    from towernmt.predict.translator import Translator
+        translator: LineTranslator = CTranslate2Translator(
+            args.model[0], checkpoint=args.checkpoint[0] if args.checkpoint else None, precision=precision,
+            device=device, stream=stream, options=options, retry=bool(retry), reranker=make_reranker(args, device),
+            replace_unknown=unknown, log_probs=log_probs, attention=attention, trust_code=args.trust_code,
+            special_lines=special_line_settings(args), **search)
+    else:
+        from towernmt.predict.translator import Translator
 
-    log_to_stderr()
-    log_without_tensorpack()
-    return Translator(**models, device=device, stream=stream, reranker=make_reranker(args, device),
-                      log_probs=log_probs, attention=attention, options=options, retry=retry,
-                      replace_unknown=unknown, engine=engine, export_first=export_first,
-                      precision=precision, special_lines=special_line_settings(args), **search)
+        log_to_stderr()
+        log_without_tensorpack()
+        translator = Translator(
+            **models, device=device, stream=stream, reranker=make_reranker(args, device), log_probs=log_probs,
+            attention=attention, options=options, retry=bool(retry), replace_unknown=unknown, engine=engine,
+            export_first=export_first, precision=precision, special_lines=special_line_settings(args), **search)
+    if retry is not None:
+        translator.fault_advice = RETRY_ADVICE
+    return translator
 
 
 def log_without_tensorpack() -> None:

@@ -144,29 +144,35 @@ class WorkerLostError(TowerNMTError):
 _TEXT_OF_MEMORY = re.compile(r"out of memory|\bOOM\b|bad_alloc|cannot allocate memory|failed to allocate",
                              re.IGNORECASE)
 _DETAIL_LENGTH = 160
-_THREADS = ("no further thread or process can be started. Use fewer --threads or --workers, end other programs, or "
-            "raise the limit of processes (ulimit -u)")
-_FILES = "too many files are open. Raise the limit of open files (ulimit -n), or end other programs"
-_BY_NUMBER = {errno.EAGAIN: _THREADS, errno.EMFILE: _FILES, errno.ENFILE: _FILES}
+_FILES = "too many files are open. Raise the limit of open files (ulimit -n), or end other programs."
+_EXHAUSTED = (errno.EAGAIN, errno.EMFILE, errno.ENFILE)
 
 
-def exhausted_resource(error: BaseException, memory_options: Sequence[str] = ()) -> str | None:
+def exhausted_resource(error: BaseException, memory_options: Sequence[str] = (),
+                       thread_options: Sequence[str] = ()) -> str | None:
     """Return what has run out and how to need less of it, or None if the error has another reason.
 
     Args:
         error: any exception.
         memory_options: options or settings of the command that take less memory with a smaller value.
+        thread_options: options of the command that start fewer threads or processes with a smaller value.
     """
     if _is_of_memory(error):
         advice = f"Make {' or '.join(memory_options)} smaller, or use" if memory_options else "Use"
         return f"out of memory{_detail(error)}. {advice} a machine with more memory."
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
-        return f"{_THREADS}."
+        return _thread_message(thread_options)
     # A write to a pipe that does not block has the number of a fork that failed, and its own text.
-    if isinstance(error, OSError) and error.errno in _BY_NUMBER and error.strerror == os.strerror(error.errno):
+    if isinstance(error, OSError) and error.errno in _EXHAUSTED and error.strerror == os.strerror(error.errno):
         prefix = f"{error.filename}: " if error.filename else ""
-        return f"{prefix}{_BY_NUMBER[error.errno]}."
+        return f"{prefix}{_thread_message(thread_options) if error.errno == errno.EAGAIN else _FILES}"
     return None
+
+
+def _thread_message(options: Sequence[str]) -> str:
+    advice = f"Use fewer {' or '.join(options)}, end" if options else "End"
+    return (f"no further thread or process can be started. {advice} other programs, or raise the limit of processes "
+            "(ulimit -u).")
 
 
 def _is_of_memory(error: BaseException) -> bool:

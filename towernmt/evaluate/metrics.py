@@ -125,8 +125,9 @@ def _make(name: str, settings: MetricSettings, references: list[list[str]] | Non
         extra = {"ja-mecab": "ja", "ko-mecab": "ko"}.get(settings.tokenizer or f"{settings.target_language}-mecab")
         if extra is None:
             raise
-        raise SettingsError(f"The tokeniser of this language needs MeCab, which is missing: pip install "
-                            f"'sacrebleu[{extra}]', or pass --tokenize char to count characters.") from error
+        raise SettingsError("The tokeniser of this language needs MeCab, which is missing: pip install "
+                            f"'sacrebleu[{extra}]'. `towernmt evaluate --tokenize char` works without it and counts "
+                            "characters.") from error
     except OSError as error:
         raise SettingsError(f"sacreBLEU could not download the model of the tokeniser '{settings.tokenizer}' "
                             f"({error}): fix the connection, or choose another --tokenize.") from error

@@ -20,7 +20,7 @@ from towernmt.dataflow.vocabulary.source_text import SourceText
 from towernmt.interop.ctranslate2_loader import FORMAT, Description, ExportedModel
 from towernmt.interop.ctranslate2_requests import check_line, check_requests, check_search
 from towernmt.interop.ctranslate2_search import CTranslate2Search
-from towernmt.interop.export import export_format
+from towernmt.interop.export import UnsupportedModelError, export_format
 from towernmt.interop.export_cache import ExportSpec, exported_run
 from towernmt.predict.line_translator import LineTranslator, languages_of, search_settings, with_default_prefix
 from towernmt.predict.lines.line_options import PLAIN, LineOptions, LineRequest
@@ -173,8 +173,11 @@ def load_exported_model(model: Path | SavedRun, checkpoint: str | None, precisio
     precision = precision or precisions[0]
     if precision not in precisions:
         raise SettingsError(f"--precision {precision}: CTranslate2 supports {', '.join(precisions)}.")
-    with exported_run(ExportSpec(model, checkpoint, averaged, precision)) as (directory, prefix):
-        return ExportedModel(directory, device, threads), prefix
+    try:
+        with exported_run(ExportSpec(model, checkpoint, averaged, precision)) as (directory, prefix):
+            return ExportedModel(directory, device, threads), prefix
+    except UnsupportedModelError as error:
+        raise SettingsError(f"{error} Leave out --engine to use TensorFlow's graph.") from error
 
 
 def _check_export(directory: Path, checkpoint: str | None, precision: str | None, averaged: bool) -> None:

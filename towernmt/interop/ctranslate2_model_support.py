@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from towernmt.core.errors import SettingsError
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import factors_of
 from towernmt.interop.ctranslate2_loader import FACTOR_SEPARATOR, pieces_of_vocabulary
-from towernmt.interop.export import transformer_settings, unconsidered_setting
+from towernmt.interop.export import UnsupportedModelError, transformer_settings, unconsidered_setting
 from towernmt.models.model_settings import TransformerSettings
 
 if TYPE_CHECKING:
@@ -25,11 +24,11 @@ def check_ctranslate2_support(trained: TrainedModel) -> TransformerSettings:
     """Return the settings of a model, if CTranslate2 can express it.
 
     Raises:
-        SettingsError: CTranslate2 cannot express the model; the message names the setting.
+        UnsupportedModelError: CTranslate2 cannot express the model; the message names the setting.
     """
     settings = transformer_settings(trained, "CTranslate2")
     if problem := unsupported_by_ctranslate2(settings):
-        raise SettingsError(f"{problem}; choose another --format.")
+        raise UnsupportedModelError(f"{problem}.")
     for vocabulary in (trained.source_vocabulary, trained.target_vocabulary):
         check_pieces(vocabulary)
     return settings
@@ -71,14 +70,14 @@ def check_pieces(vocabulary: Vocabulary) -> None:
     """Check that the texts of a vocabulary's tokens are unique, because CTranslate2 identifies tokens by their text.
 
     Raises:
-        SettingsError: two tokens have the same text, or a token contains the separator of factors.
+        UnsupportedModelError: two tokens have the same text, or a token contains the separator of factors.
     """
     factors = factors_of(vocabulary)
     for table in (vocabulary, *factors):
         pieces = pieces_of_vocabulary(table)
         if len(set(pieces)) < len(pieces):
-            raise SettingsError("vocabulary: two of its tokens have the same text, and CTranslate2 identifies tokens "
-                                "by their text; choose another --format.")
+            raise UnsupportedModelError("vocabulary: two of its tokens have the same text, and CTranslate2 identifies "
+                                        "tokens by their text.")
         if factors and any(FACTOR_SEPARATOR in piece for piece in pieces):
-            raise SettingsError(f"vocabulary: a token contains {FACTOR_SEPARATOR} (U+FFE8), which separates factors in "
-                                "CTranslate2; choose another --format.")
+            raise UnsupportedModelError(f"vocabulary: a token contains {FACTOR_SEPARATOR} (U+FFE8), which separates "
+                                        "factors in CTranslate2.")

@@ -91,7 +91,8 @@ def export_model(trained: TrainedModel, format_name: str, output: str | Path, *,
 
     Raises:
         SettingsError: the format or precision is unknown, the output exists already, or the format cannot express the
-            model.
+            search.
+        UnsupportedModelError: the format cannot express the model.
         OSError: the directory cannot be written.
     """
     kind, precision = export_format(format_name), export_precision(format_name, precision)
@@ -129,6 +130,10 @@ def _check_new_or_empty(path: Path) -> None:
         raise SettingsError(f"{path} exists already: choose another --output, or remove it.")
 
 
+class UnsupportedModelError(SettingsError):
+    """A format cannot express a model. The command adds the advice, because a format is chosen by different options."""
+
+
 def transformer_settings(trained: TrainedModel, program: str) -> TransformerSettings:
     """Return the settings of a Transformer, for a format that supports only this architecture.
 
@@ -137,13 +142,13 @@ def transformer_settings(trained: TrainedModel, program: str) -> TransformerSett
         program: the program that reads the format, for the message.
 
     Raises:
-        SettingsError: the model has another architecture.
+        UnsupportedModelError: the model has another architecture.
     """
     from towernmt.models.transformer import Transformer
 
     if type(trained.model) is not Transformer:
-        raise SettingsError(f"architecture={trained.run.architecture()}: {program} supports only the architecture "
-                            "`transformer`; choose another --format.")
+        raise UnsupportedModelError(f"architecture={trained.run.architecture()}: {program} supports only the "
+                                    "architecture `transformer`.")
     return trained.model.settings
 
 

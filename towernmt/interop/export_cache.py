@@ -109,7 +109,7 @@ def exported_run(spec: ExportSpec) -> Iterator[tuple[Path, str]]:
 
     Raises:
         CheckpointError: the checkpoint does not exist.
-        SettingsError: CTranslate2 cannot express the model.
+        UnsupportedModelError: CTranslate2 cannot express the model.
     """
     prefix = spec.prefix()
     directory = cached_export(spec._replace(checkpoint=prefix))

@@ -207,7 +207,7 @@ def check_scores(model: bytes, search: SearchGraph, architecture: NMTModel) -> N
     differ = np.sum(~(np.abs(scores - expected) <= _SCORE_TOLERANCE * np.maximum(np.abs(expected), 1.0)))
     if differ > _MAX_DIFFERENCES:
         raise SettingsError(f"LiteRT's converter changed this search: {differ} of {len(_LENGTHS)} sentences have "
-                            "other scores than in TensorFlow. Use fewer search settings, or --format savedmodel.")
+                            "other scores than in TensorFlow. Use fewer search settings, or the format savedmodel.")
 
 
 def check_runnable(model: bytes, search: SearchGraph, architecture: NMTModel) -> None:
@@ -217,7 +217,7 @@ def check_runnable(model: bytes, search: SearchGraph, architecture: NMTModel) ->
         SettingsError: a check fails, or `ai-edge-litert` is not installed.
     """
     if not np.isfinite(_run(model, _random_inputs(search, architecture))).all():
-        raise SettingsError("The scores of the converted search are not finite: choose --precision float32.")
+        raise SettingsError("The scores of the converted search are not finite: choose the precision float32.")
 
 
 def _run(model: bytes, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -225,8 +225,8 @@ def _run(model: bytes, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
     try:
         return run_litert(model, inputs)["scores"][:, 0]
     except RuntimeError as error:
-        raise SettingsError(f"LiteRT cannot run the converted search ({str(error).splitlines()[0]}): choose --format "
-                            "savedmodel.") from error
+        raise SettingsError(f"LiteRT cannot run the converted search ({str(error).splitlines()[0]}): choose the "
+                            "format savedmodel.") from error
 
 
 def _random_inputs(search: SearchGraph, model: NMTModel) -> dict[str, np.ndarray]:
@@ -264,7 +264,7 @@ def write(job: ExportJob) -> dict[str, Any]:
     """
     if job.search.selection == "sampling":
         raise SettingsError("selection=sampling: LiteRT lacks the 64-bit operations of the random numbers; export a "
-                            "beam search, or choose --format savedmodel.")
+                            "beam search, or choose the format savedmodel.")
     _interpreter_class()    # before the conversion, which takes minutes for a large model
     search = search_graph(job)
     with without_noise():
@@ -302,5 +302,5 @@ def _conversion_error_message(problem: str) -> str:
     names = {name for groups in _UNSUPPORTED_OPERATION.findall(problem) for group in groups
              for name in group.split(", ") if name}
     listed = ", ".join(sorted(names)) or (problem.strip().splitlines() or ["it names none"])[-1]
-    return (f"LiteRT's converter does not support operations of this model or its search: {listed}. Choose --format "
-            "savedmodel, which supports all models.")
+    return (f"LiteRT's converter does not support operations of this model or its search: {listed}. Choose the "
+            "format savedmodel, which supports all models.")

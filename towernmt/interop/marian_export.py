@@ -18,7 +18,7 @@ from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.text.text_lines import read_lines
 from towernmt.dataflow.vocabulary.base import EOS, SPECIAL_PIECES, Vocabulary
 from towernmt.interop.ctranslate2_sentences import limits_of
-from towernmt.interop.export import ExportJob, transformer_settings, unconsidered_setting
+from towernmt.interop.export import ExportJob, UnsupportedModelError, transformer_settings, unconsidered_setting
 from towernmt.interop.marian_files import (
     DECODER,
     FEED_FORWARDS,
@@ -52,15 +52,17 @@ def check_marian_support(trained: TrainedModel, precision: str) -> TransformerSe
     """Return the settings of a model, if Marian can express it.
 
     Raises:
-        SettingsError: Marian cannot express the model in this precision; the message names the setting.
+        UnsupportedModelError: Marian cannot express the model; the message names the setting.
+        SettingsError: it cannot express the model in this precision.
     """
     settings = transformer_settings(trained, "Marian")
     if problem := unsupported_by_marian(settings, precision):
-        raise SettingsError(f"{problem}. Train with the preset `student`, or choose another --format.")
+        raise UnsupportedModelError(f"{problem}. A model with the preset `student` can be exported.")
     if precision == "int8" and any(vocabulary.kind != "sentencepiece" for vocabulary in (
             trained.source_vocabulary, trained.target_vocabulary)):
         raise SettingsError("precision int8: its engines support only SentencePiece, but the run has another kind of "
-                            "vocabulary: choose --precision float32, or prepare data with --vocab-kind unigram or bpe.")
+                            "vocabulary: choose the precision float32, or prepare the data with `towernmt prepare "
+                            "--vocab-kind unigram`.")
     return settings
 
 

@@ -97,9 +97,9 @@ def card_text(file: str | Path | None, options: Mapping[str, Any]) -> CardText:
     text = CardText() if file is None else _read_card_file(Path(file))
     text = dataclasses.replace(text, **{name: value for name, value in options.items() if value is not None})
     if not text.licence.strip():
-        raise SettingsError("A package needs a licence, because it is passed on to others: pass --licence CC-BY-4.0, "
-                            "or write `licence: CC-BY-4.0` into the --card file (consider the licences of the "
-                            "training data).")
+        raise SettingsError("A package needs a licence, because it is passed on to others: pass --licence, such as "
+                            "--licence CC-BY-4.0 (consider the licences of the training data). `towernmt package` "
+                            "also reads it from its --card file.")
     text.pair()
     return text
 

@@ -17,7 +17,8 @@ from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.checkpoint.stored_weights import Precision
 from towernmt.core.errors import SettingsError
 from towernmt.core.temporary_directories import temporary_directory
-from towernmt.interop.export import export_model, export_precision
+from towernmt.evaluate.metrics import MetricSettings, make_metrics
+from towernmt.interop.export import UnsupportedModelError, export_model, export_precision
 from towernmt.interop.model_card import CardText, card_date, make_card
 from towernmt.interop.model_card_facts import settings_for_card, trained_with, training_data_facts, validation_scores
 from towernmt.interop.package_archive import PackageContents, run_members, weight_members
@@ -66,8 +67,8 @@ def package_run(trained: TrainedModel, output: str | Path, text: CardText,
         The model card.
 
     Raises:
-        SettingsError: the output exists already, an export cannot express the model, or the source vocabulary does not
-            know the source prefix.
+        SettingsError: the output exists already, an export cannot express the model, the source vocabulary does not
+            know the source prefix, or the scores need a package that is not installed.
         CheckpointError: the checkpoint is damaged.
         DataError: a test set cannot be read.
         OSError: the package cannot be written.
@@ -76,6 +77,9 @@ def package_run(trained: TrainedModel, output: str | Path, text: CardText,
     check_output(path)
     RequestEncoder(SearchSettings(), *trained.run.vocabularies()).check(LineOptions(source_prefix=text.source_prefix))
     tests = [read_test_set(*files) for files in options.tests]
+    target_language = (text.pair() or ("", ""))[1]
+    if tests:       # refuses missing packages before anything is exported and translated
+        make_metrics(MetricSettings(target_language=target_language))
     exports = [(name, export_precision(name, precision)) for name, precision in options.exports]
     for name, precision in exports:
         if exports.count((name, precision)) > 1:
@@ -91,13 +95,17 @@ def package_run(trained: TrainedModel, output: str | Path, text: CardText,
             "versions": {"trained_with": trained_with(trained.run), "packaged_with": versions()}, "exports": []}
         for name, precision in exports:
             # Export the weights of the run, since those of the package may be rounded.
-            folder = export_model(trained, name, temporary / f"{name}-{precision}", precision=precision,
-                                  calibration=options.calibration, languages=text.pair())
+            try:
+                folder = export_model(trained, name, temporary / f"{name}-{precision}", precision=precision,
+                                      calibration=options.calibration, languages=text.pair())
+            except UnsupportedModelError as error:
+                raise SettingsError(f"--include {name}:{precision}: {error} Choose another format, or leave this one "
+                                    "out.") from error
             contents.add_export(folder, name, precision)
         if tests:       # evaluate the package itself, as a user would load it
             trial = temporary / "tried.towernmt.zip"
             contents.write(trial, make_card(text, facts))
-            facts |= evaluate_package(trial, trained, contents, tests, (text.pair() or ("", ""))[1], options.int8)
+            facts |= evaluate_package(trial, trained, contents, tests, target_language, options.int8)
         facts["scores"] += [{**score, "of": "the training's record (float32, before packing)"}
                             for score in _validation_scores(trained, checkpoint)]
         facts["exports"] = [dataclasses.asdict(export) for export in contents.manifest.exports]

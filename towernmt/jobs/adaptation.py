@@ -17,21 +17,24 @@ from pathlib import Path
 from typing import Any
 
 from towernmt.core.directories import DirectoryLock
-from towernmt.core.errors import DataError, SettingsError
+from towernmt.core.errors import DataError, SettingsError, mask_uri
 from towernmt.core.files import copy_access, has_package_manifest, write_text
 from towernmt.core.settings import apply_overrides
+from towernmt.dataflow.batches.mixed_data import check_mixable
 from towernmt.dataflow.batches.training_data import TrainingData, is_prepared, with_general_data
+from towernmt.dataflow.preparation.corpus_statistics import dropped_in_words
 from towernmt.dataflow.preparation.preparation import NoPairLeftError, prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.prepared_data import open_prepared
 from towernmt.dataflow.text.clean_text import clean, with_tag
 from towernmt.dataflow.text.text_lines import read_lines
 from towernmt.dataflow.text.validation_set import ValidationFiles, ValidationSet, read_lines_of_set
+from towernmt.evaluate.metrics import make_metrics
 from towernmt.interop.model_card import CardText
 from towernmt.interop.package_build import PackageOptions, package_run
 from towernmt.interop.starting_models import with_vocabulary_of
 from towernmt.jobs.adaptation_checks import check_direction, check_pairs, unseen_sentences
-from towernmt.jobs.adaptation_comparison import compare_models, rejection_of
+from towernmt.jobs.adaptation_comparison import compare_models, metrics_of_comparison, rejection_of
 from towernmt.jobs.corrections import (
     MIN_CORRECTIONS,
     Correction,
@@ -41,9 +44,10 @@ from towernmt.jobs.corrections import (
 )
 from towernmt.predict.search.search_settings import SearchSettings
 from towernmt.predict.trained_model import TrainedModel
+from towernmt.run.assemble import check_tracker
 from towernmt.run.changed_limit import LIMITS
-from towernmt.run.directory import RunDirectory
-from towernmt.run.ineffective_settings import COMMAND_LINE
+from towernmt.run.directory import RunDirectory, differing_vocabulary
+from towernmt.run.ineffective_settings import COMMAND_LINE, NEEDS_GENERAL_DATA, notes_of_ineffective_settings
 from towernmt.run.launch import train_resolved_settings
 from towernmt.run.resolve import Overrides, ResolvedSettings, SettingsSources, resolve_settings
 from towernmt.run.rules.automatic_value import AutomaticSetting
@@ -119,7 +123,7 @@ def adapt_model(job: AdaptationJob, report: Callable[[str], None]) -> Adaptation
         DirectoryInUseError: another process adapts a model in `work`.
     """
     _check_output(job)
-    _resolve(job)       # refuses invalid settings before `work` is made
+    _check_settings(job)
     direction, corrections = read_corrections(job.corrections, job.direction)
     check_direction(str(job.corrections), direction, job.card.pair())
     splits = split_corrections(corrections, job.corrections)
@@ -148,6 +152,28 @@ def _check_output(job: AdaptationJob) -> None:
     if job.output.exists() and not has_package_manifest(job.output):
         raise SettingsError(f"--output {job.output} exists and is not a package, so the adapted model would replace "
                             "another file: pass another path, or remove the file.")
+
+
+def _check_settings(job: AdaptationJob) -> None:
+    """Refuse settings and general data that cannot work, before `work` is made and the corrections are prepared.
+
+    Raises:
+        SettingsError: a setting is invalid or has no effect, the general data are not prepared or have another
+            vocabulary than the model, or a package that the training or the comparison needs is missing.
+    """
+    settings = _resolve(job).settings
+    check_tracker(settings)
+    make_metrics(metrics_of_comparison(job.card))
+    if job.general is None:
+        notes_of_ineffective_settings(settings, _overrides(job), None, [NEEDS_GENERAL_DATA])
+        return
+    check_mixable(settings.data)
+    advice = f"prepare it with `towernmt prepare --vocabulary-of {job.model.name}`"
+    if not is_prepared(job.general):
+        raise SettingsError(f"--general {mask_uri(job.general)} is not prepared data: {advice}.")
+    if differing_file := differing_vocabulary(job.model.run.vocabulary, open_prepared(job.general)):
+        raise SettingsError(f"--general {mask_uri(job.general)} has another vocabulary than the model of --model "
+                            f"{job.model.name} ({differing_file} differs): {advice}.")
 
 
 def _begin_or_resume(job: AdaptationJob, direction: str, corrections: Sequence[Correction],
@@ -277,18 +303,19 @@ def _prepare_corrections(job: AdaptationJob, splits: Mapping[str, Sequence[Corre
     try:
         data = prepare(with_vocabulary_of(settings, model.name, model.run.vocabulary))
     except NoPairLeftError as error:
-        raise _too_few_corrections(job, directory, 0, _left_out(settings, total, total, error.dropped)) from error
+        raise _too_few_corrections(
+            job, directory, 0, _left_out(settings, total, total, error.dropped)) from error
     if data.pairs < total:
-        reasons = ", ".join(f"{entry['pairs']} {reason}" for reason, entry in data.statistics["dropped"].items()
-                            if entry["pairs"])
-        sentence = _left_out(settings, total - data.pairs, total, reasons)
+        sentence = _left_out(settings, total - data.pairs, total, data.statistics["dropped"])
         if data.pairs < MIN_CORRECTIONS["train"]:
             raise _too_few_corrections(job, directory, data.pairs, sentence)
         report(f"{sentence}.")
     return data
 
 
-def _left_out(settings: PrepareSettings, left_out: int, total: int, reasons: str) -> str:
+def _left_out(settings: PrepareSettings, left_out: int, total: int, dropped: Mapping[str, dict[str, Any]]) -> str:
+    # Without the lines, which are not those of the file of corrections.
+    reasons = dropped_in_words(dropped, with_lines=False)
     return (f"{left_out} of {total} corrections for training are left out: {reasons} (the limits are "
             f"{settings.max_length} tokens, and the ratio {settings.max_length_ratio:g})")
 
@@ -320,9 +347,12 @@ def with_rate_of_adaptation(resolved: ResolvedSettings) -> ResolvedSettings:
 
 def _resolve(job: AdaptationJob, **sources: Any) -> ResolvedSettings:
     """Return the settings of the training; without other sources, with their defaults instead of automatic values."""
+    return resolve_settings(SettingsSources(start=job.model, overrides=_overrides(job), **sources))
+
+
+def _overrides(job: AdaptationJob) -> tuple[Overrides, ...]:
     defaults = {} if job.general is None else {"data.general_share": GENERAL_SHARE}
-    overrides = Overrides("towernmt adapt", defaults), Overrides(COMMAND_LINE, job.overrides)
-    return resolve_settings(SettingsSources(start=job.model, overrides=overrides, **sources))
+    return Overrides("towernmt adapt", defaults), Overrides(COMMAND_LINE, job.overrides)
 
 
 def _write_package(job: AdaptationJob, run: RunDirectory, output: Path, test: tuple[str, str]) -> None:

@@ -55,6 +55,16 @@ class SetResult:
                 f"(p = {self.p:.3f}, paired bootstrap)")
 
 
+def metrics_of_comparison(card: CardText) -> MetricSettings:
+    """Return the metric of the comparison, BLEU with the tokeniser of the target language.
+
+    Args:
+        card: the user's statements on the model card, which may contain the languages.
+    """
+    languages = card.pair()
+    return MetricSettings(("bleu",), target_language=languages[1] if languages else "")
+
+
 def compare_models(model: StartingModel, package: Path, unpacked: Path, card: CardText,
                    sets: Mapping[str, Sequence[Sequence[str]]], report: Callable[[str], None]) -> list[SetResult]:
     """Translate sets with the old model and the new package as users do, and return the scores.
@@ -76,7 +86,7 @@ def compare_models(model: StartingModel, package: Path, unpacked: Path, card: Ca
                                "languages": languages and tuple(map(written_language, languages))}
     translators = {"old": Translator(model.run, checkpoint=model.checkpoint, **options),
                    "new": Translator(run, **options)}
-    metric, results = MetricSettings(("bleu",), target_language=languages[1] if languages else ""), []
+    metric, results = metrics_of_comparison(card), []
     for name, (source, *references) in sets.items():
         systems = [System(label, translator.translate(list(source))) for label, translator in translators.items()]
         old, new = compare(systems, references, metric, _SIGNIFICANCE).scores["BLEU"]

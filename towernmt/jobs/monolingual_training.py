@@ -33,6 +33,7 @@ from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.batches.mixed_data import MixedData
 from towernmt.dataflow.batches.training_data import TrainingData
+from towernmt.dataflow.preparation.corpus_statistics import dropped_in_words
 from towernmt.dataflow.preparation.manifest import MANIFEST
 from towernmt.dataflow.preparation.preparation import NoPairLeftError, prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
@@ -59,6 +60,7 @@ from towernmt.predict.lines.faults import FaultCounts
 from towernmt.predict.lines.resumable import resumable_output, task_of_unfinished, weight_fingerprints
 from towernmt.predict.lines.text_io import open_input
 from towernmt.predict.translator import Translator
+from towernmt.run.assemble import check_tracker
 from towernmt.run.directory import RunDirectory
 from towernmt.run.launch import train_resolved_settings
 from towernmt.run.resolve import Overrides, SettingsSources, resolve_settings
@@ -86,6 +88,7 @@ def train_with_monolingual_text(job: MonolingualJob, report: Callable[[str], Non
     """
     settings = resolve_settings(dataclasses.replace(job.sources, open_data=None)).settings
     check_job(job, settings)
+    check_tracker(settings)     # before the translation, which may take hours
     facts = text_facts(job.text)
     if not job.has_started:     # so that an unsuitable text leaves no files
         if job.models or job.sources.start is not None:     # the first stages take long, and have other settings
@@ -276,7 +279,8 @@ class _Stages:
             self._prepare_pairs()
         except NoPairLeftError as error:
             shutil.rmtree(self._prepared, ignore_errors=True)
-            self._refuse_translations(f"are dropped by the filters of {self._job.data.directory} ({error.dropped})")
+            self._refuse_translations(f"are dropped by the filters of {self._job.data.directory} "
+                                       f"({dropped_in_words(error.dropped)})")
 
     def _prepare_pairs(self) -> None:
         job, lines = self._job, self._translated_lines()

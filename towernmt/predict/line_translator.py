@@ -128,10 +128,12 @@ class LineTranslator:
         retry: changed search settings of the second search for faulty translations of lines without search settings;
             empty for no second search.
         faults: counts of faults of all streams; None: each stream logs its own at its end.
+        fault_advice: sentence at the end of the warning about faults; see `FaultCounts`.
         engine: name of the engine of lines without options, with its version and precision if they affect results.
     """
 
     faults: FaultCounts | None = None
+    fault_advice: str = ""
     engine: str
 
     def __init__(self, predictor: Search, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary, *,
@@ -257,7 +259,7 @@ class LineTranslator:
         translations = self._special_lines.translated(requests, translate, self.stream.window, parts)
         if self._reranker is not None:
             translations = reranked(translations, self._reranker, sources, WINDOW, name, self.stream.window)
-        return counted(translations, name, first, self.faults)
+        return counted(translations, name, first, self.faults, self.fault_advice)
 
     def current_search(self) -> Search:
         """Return the search for a stream that begins now."""

@@ -47,7 +47,7 @@ from towernmt.run.resume import trained_seconds
 from towernmt.run.run_settings import Settings, TrainSettings, width_of_model
 from towernmt.train.config import TrainConfig
 from towernmt.train.monitors import EventWriter, StatsWriter
-from towernmt.train.tracker_monitor import TrackerMonitor, make_tracker, name_for_tracker
+from towernmt.train.tracker_monitor import TrackerMonitor, check_library, make_tracker, name_for_tracker
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
 
@@ -264,6 +264,16 @@ def make_config(settings: Settings, data: TrainingData, run: RunDirectory,
         monitors=_monitors_of_run(settings, run), summary_steps=settings.log.steps,
         **({"session_init": initializer} if initializer else {}))
     return config, stop
+
+
+def check_tracker(settings: Settings) -> None:
+    """Check that the library of `log.tracker` is installed.
+
+    Raises:
+        SettingsError: it is missing.
+    """
+    if settings.log.tracker != "none":
+        check_library(settings.log.tracker)
 
 
 def _monitors_of_run(settings: Settings, run: RunDirectory) -> list[MonitorBase]:

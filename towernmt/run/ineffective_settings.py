@@ -31,13 +31,13 @@ class Condition:
 
     Attributes:
         keys: dotted keys of the settings, separated by spaces.
-        holds: whether it holds for all settings by dotted key, and for the data of a run.
+        holds: whether it holds for all settings by dotted key, and for the data of a run, if they are known.
         causes: dotted keys of the settings on which it depends, separated by spaces; or the option.
         remedy: an imperative, after which it holds.
     """
 
     keys: str
-    holds: Callable[[Mapping[str, Any], TrainingData], bool]
+    holds: Callable[[Mapping[str, Any], TrainingData | None], bool]
     causes: str
     remedy: str
 
@@ -64,14 +64,15 @@ def _needs_any(keys: str, causes: str, remedy: str) -> Condition:
     return Condition(keys, lambda values, data: any(values[cause] for cause in causes.split()), causes, remedy)
 
 
-def _is_mixed(values: Mapping[str, Any], data: TrainingData) -> bool:
+def _is_mixed(values: Mapping[str, Any], data: TrainingData | None) -> bool:
     from towernmt.dataflow.batches.mixed_data import MixedData
 
     return isinstance(data, MixedData)
 
 
+NEEDS_GENERAL_DATA = Condition("data.general_share", _is_mixed, "--general", "pass --general with prepared data")
 CONDITIONS = (
-    Condition("data.general_share", _is_mixed, "--general", "pass --general with prepared data"),
+    NEEDS_GENERAL_DATA,
     _needs_any("data.subword_alpha data.subword_nbest", "data.subword_sampling", "set data.subword_sampling=true"),
     _needs_any("init.new init.left_out", "init.checkpoint", "pass --start, or set init.checkpoint"),
     _needs_value("train.loss_scale", "train.precision", "float16"),
@@ -97,7 +98,8 @@ CONDITIONS = (
 
 
 def notes_of_ineffective_settings(settings: Settings, overrides: Iterable[tuple[str, Mapping[str, Any]]],
-                                  data: TrainingData) -> list[str]:
+                                  data: TrainingData | None, conditions: Iterable[Condition] = CONDITIONS
+                                  ) -> list[str]:
     """Return a sentence for each setting of a file that has no effect, and refuse such a setting of the command line.
 
     A value of 0, false or nothing turns something off, and is accepted. A file may contain all settings of an earlier
@@ -106,14 +108,15 @@ def notes_of_ineffective_settings(settings: Settings, overrides: Iterable[tuple[
     Args:
         settings: all settings of the run, automatic ones included.
         overrides: for each source of specified values, its name for messages, and dotted key to value.
-        data: training data.
+        data: training data; None if they are not prepared yet, and have no general data.
+        conditions: the conditions to check.
 
     Raises:
         SettingsError: names the first setting of the command line that has no effect.
     """
     origins = {key: origin for origin, specified in overrides for key in specified}
     values, defaults, notes = flatten(settings), flatten(default_settings()), []
-    for condition in CONDITIONS:
+    for condition in conditions:
         keys = [key for key in condition.keys.split() if key in origins and values[key]]
         if not keys or condition.holds(values, data):
             continue

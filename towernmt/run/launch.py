@@ -24,7 +24,7 @@ from towernmt.dataflow.batches.training_data import TrainingData
 from towernmt.input_source import GeneralQueueInput
 from towernmt.models.kernels import is_slow_on_cpu
 from towernmt.optim.optimizer import TrainedVariables
-from towernmt.run.assemble import Components, deciding_scalar, make_config, with_vocabulary_sizes
+from towernmt.run.assemble import Components, check_tracker, deciding_scalar, make_config, with_vocabulary_sizes
 from towernmt.run.averaged_end import average_if_due, check_average, set_later_average_aside
 from towernmt.run.directory import RunDirectory, model_from_settings, settings_as_made, why_model_not_found
 from towernmt.run.introduction import AutomaticSettingsRecord, SettingsRecord
@@ -72,6 +72,7 @@ def train(settings: Settings, data: TrainingData, logdir: str | Path, gpus: Sequ
     if gpus is not None or towers is not None:
         tower_devices(gpus, towers)     # before data are read and servers are started
     check_ranges(settings)
+    check_tracker(settings)     # before the batch size is searched, which takes minutes
     run = RunDirectory(logdir)
     run.refuse_prepared_data()
     components = Components(model, trainer, source, callbacks_before, callbacks_after)

@@ -24,6 +24,7 @@ from towernmt.documents.shields import EVERYTHING, Protection
 from towernmt.models.model_settings import PRECISIONS
 from towernmt.predict.engine_support import ENGINES as TRANSLATOR_ENGINES
 from towernmt.predict.line_translator import LineTranslator
+from towernmt.predict.lines.faults import RETRY_ADVICE
 from towernmt.predict.lines.hypotheses import Translation
 from towernmt.predict.lines.line_options import LineOptions
 from towernmt.predict.search.search_settings import SWITCH, SearchSettings, SpecialLineSettings, StreamSettings
@@ -288,6 +289,8 @@ def warm_up_kind(model: LoadedModel, kind: frozenset[str], word: str) -> None:
 
 def _loaded_model(model: str | PackagedRun, translator: LineTranslator, protection: Protection, n_best: int,
                   aligns: bool = False, constrains: bool = False) -> LoadedModel:
+    translator.fault_advice = RETRY_ADVICE
+
     def translate(lines: Sequence[str], options: Sequence[LineOptions] | None) -> list[Translation]:
         return list(translator.translate_stream(lines, "sentence", options=options))
 

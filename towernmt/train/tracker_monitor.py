@@ -15,7 +15,6 @@ import uuid
 from collections import deque
 from collections.abc import Mapping
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -176,8 +175,36 @@ class WandbTracker:
         self._module.finish()
 
 
+_FUNCTIONS = {"mlflow": ("MlflowClient",), "wandb": ("init", "log", "finish"), "trackio": ("init", "log", "finish")}
+"""The functions and classes that a tracker uses, by its library."""
+
+
+def check_library(library: str) -> None:
+    """Check that the library of a tracker is installed, because a later failure counts as an outage of the tracker.
+
+    Without the package, Python takes a directory of the same name for it, such as `wandb`, into which Weights & Biases
+    writes its files.
+
+    Args:
+        library: `mlflow`, `wandb` or `trackio`.
+
+    Raises:
+        SettingsError: the library is missing, or cannot be imported.
+    """
+    package = "'towernmt[mlflow]'" if library == "mlflow" else library
+    try:
+        module = import_module(library)
+    except Exception as error:  # noqa: BLE001 -- a damaged library may raise any exception
+        raise SettingsError(f"log.tracker={library} needs the package {library}, which cannot be imported "
+                            f"({first_line(error)}): pip install {package}, or set log.tracker=none.") from error
+    if not all(hasattr(module, name) for name in _FUNCTIONS[library]):
+        path = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", [])), library)
+        raise SettingsError(f"log.tracker={library} needs the package {library}, but Python imports {path} instead: "
+                            f"pip install {package}, or set log.tracker=none.")
+
+
 def make_tracker(library: str, project: str, name: str) -> Tracker:
-    """Return a run of a tracker; its library is imported when it begins.
+    """Return a run of a tracker.
 
     Args:
         library: `mlflow`, `wandb` or `trackio`.
@@ -185,11 +212,9 @@ def make_tracker(library: str, project: str, name: str) -> Tracker:
         name: name of the run.
 
     Raises:
-        SettingsError: the library is not installed.
+        SettingsError: see `check_library`.
     """
-    if find_spec(library) is None:
-        package = "'towernmt[mlflow]'" if library == "mlflow" else library
-        raise SettingsError(f"log.tracker={library} needs the package {library}: pip install {package}.")
+    check_library(library)
     return MlflowTracker(project, name) if library == "mlflow" else WandbTracker(library, project, name)
 
 

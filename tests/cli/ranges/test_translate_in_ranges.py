@@ -17,7 +17,7 @@ from towernmt.cli import translate, translate_ranges
 from towernmt.core import machine
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.farm.farm import Event, Ready, call
-from towernmt.predict.lines.faults import counted
+from towernmt.predict.lines.faults import RETRY_ADVICE, counted
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
 from towernmt.predict.lines.line_options import line_requests
 from towernmt.predict.ranges.job import RangeTask
@@ -35,7 +35,7 @@ class Reverser:
     faults = None
 
     def translate_stream(self, lines: Any, name: str = "input", options: Any = None, first: int = 1) -> Any:
-        return counted(self._found(lines, name, options, first), name, first, self.faults)
+        return counted(self._found(lines, name, options, first), name, first, self.faults, RETRY_ADVICE)
 
     def _found(self, lines: Any, name: str, options: Any, first: int) -> Any:
         for request in line_requests(lines, name, first, options):

@@ -120,8 +120,8 @@ def test_folders_of_scans_are_refused_with_the_advice_to_extract_their_text(tmp_
     assert str(refused.value) == (
         f"{source} and {target} contain no documents in a supported format, such as .docx or .txt. {source}/a.pdf, "
         f"{target}/a.PNG: PDF files and images are not read: convert them to .docx or .txt first, and scanned pages by "
-        "text recognition (OCR). These files are not read, because their formats are not supported: "
-        f"{source}/b.doc.")
+        "text recognition (OCR). "
+        f"{source}/b.doc: Files in the old Word format and RTF files are not read: save them as .docx first.")
     folder(tmp_path / "one", "a.txt")
     with pytest.raises(DataError, match=f"^{target} contains no documents in a supported format.*OCR"):
         match_folders(source, target, None)

@@ -24,11 +24,19 @@ def test_a_file_is_opened_by_its_suffix_in_upper_or_lower_case(names: tuple[str,
         assert have_same_format(names[0], name) and have_same_format(name, names[0])
 
 
-@pytest.mark.parametrize("name", ["a", "a.pdf", "md", ".txt", "a.xlf", "a.rst", "a.sbv"])
+@pytest.mark.parametrize("name", ["a", "md", ".txt", "a.xlf", "a.rst", "a.sbv"])
 def test_other_files_are_refused(name: str) -> None:
     with pytest.raises(DataError, match=r"\.txt, \.text, .*\.docx"):
         opener_of(name)
     assert not have_same_format("a.txt", name)
+
+
+@pytest.mark.parametrize(("name", "sentence"), [
+    ("a.doc", "old Word format and RTF files are not read: save them as .docx"), ("a.RTF", "save them as .docx"),
+    ("c:\\x\\a.pdf", "PDF files and images are not read: convert them to .docx"), ("a.PNG", "convert them")])
+def test_files_that_another_program_can_convert_are_refused_with_this_advice(name: str, sentence: str) -> None:
+    with pytest.raises(DataError, match=sentence):
+        opener_of(name)
 
 
 def test_other_formats_are_not_the_same() -> None:

@@ -89,3 +89,20 @@ def test_settings_of_the_run_that_ctranslate2_cannot_express_are_refused_unless_
     assert (search["coverage_penalty"], search["no_repeat_ngram"]) == (0.0, 2)
     (tmp_path / "text").write_text("der hund\n")
     assert main(["translate", "--model", str(tmp_path / "out"), "--cpu", "--input", str(tmp_path / "text")]) == 0
+
+
+@pytest.mark.parametrize(("command", "options", "beginning", "advice"), [
+    ("export", ["--format", "ctranslate2", "--output", "out"], "", "Choose another --format."),
+    ("package", ["--include", "ctranslate2", "--licence", "CC0-1.0", "--date", "2026-11-30", "--output", "out"],
+     "--include ctranslate2:float32: ", "Choose another format, or leave this one out."),
+    ("translate", ["--engine", "ctranslate2", "--input", "text"], "",
+     "Leave out --engine to use TensorFlow's graph.")])
+def test_a_model_that_a_format_cannot_express_is_refused_with_advice_for_the_command(
+        student_on_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+        command: str, options: list[str], beginning: str, advice: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("text").write_text("den hund\n")
+    assert main([command, "--model", str(student_on_disk), "--checkpoint", "step-1", *options]) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"towernmt: {beginning}model.decoder_cell=ssru: CTranslate2's decoder supports only self-attention. {advice}")
+    assert not Path("out").exists()

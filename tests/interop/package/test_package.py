@@ -135,6 +135,22 @@ def test_the_same_run_gives_the_same_bytes(original_run: Path, package: Path, tm
     assert (tmp_path / "again.towernmt.zip").read_bytes() == package.read_bytes()
 
 
+def test_a_missing_tokeniser_is_named_before_anything_is_translated(
+        run_on_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sacrebleu.tokenizers import tokenizer_ja_mecab
+
+    monkeypatch.setattr(tokenizer_ja_mecab, "MeCab", None)
+    monkeypatch.setattr(package_build, "evaluate_package", lambda *_: pytest.fail("the test set was translated"))
+    (tmp_path / "test").write_text("w1 w2\n")
+    tests = [(str(tmp_path / "test"), str(tmp_path / "test"))]
+    with TrainedModel(run_on_disk) as trained, pytest.raises(SettingsError) as error:
+        package_run(trained, tmp_path / "a.zip", CardText(licence="CC0-1.0", languages="en-ja"),
+                    PackageOptions(tests=tests))
+    assert str(error.value) == (
+        "The tokeniser of this language needs MeCab, which is missing: pip install 'sacrebleu[ja]'. `towernmt evaluate "
+        "--tokenize char` works without it and counts characters.")
+
+
 def test_the_date_is_told_or_the_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "state.json").write_text("{}")
     os.utime(tmp_path / "state.json", (86400 * 366, 86400 * 366))
@@ -327,7 +343,7 @@ def test_a_model_uses_averages_if_they_are_requested_and_exist(
 def test_without_a_licence_nothing_is_packed(run_on_disk: Path, tmp_path: Path) -> None:
     parser = argparse.ArgumentParser()
     command.add_package_arguments(parser)
-    with pytest.raises(SettingsError, match="pass --licence CC-BY-4.0, or write `licence: CC-BY-4.0` into"):
+    with pytest.raises(SettingsError, match="pass --licence, .*`towernmt package` also reads it from its --card"):
         command.run_package(parser.parse_args(["--model", str(run_on_disk), "--output", str(tmp_path / "x.zip")]))
     assert not list(tmp_path.iterdir())
 

@@ -14,7 +14,17 @@ from hypothesis import strategies as st
 
 from towernmt.dataflow.vocabulary.base import EOS, SPECIAL_PIECES
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
-from towernmt.predict.lines.faults import CUT, EMPTY, LOOP, counted, fault_of, most_copies, retry_settings, worse
+from towernmt.predict.lines.faults import (
+    CUT,
+    EMPTY,
+    LOOP,
+    RETRY_ADVICE,
+    counted,
+    fault_of,
+    most_copies,
+    retry_settings,
+    worse,
+)
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
 from towernmt.predict.lines.line_options import LineOptions, LineRequest, line_requests
 from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
@@ -74,21 +84,22 @@ def predict(settings: Mapping[str, Any], source: np.ndarray, source_length: np.n
     return tokens, np.full([len(tokens), 1], -2.0 if settings else -1.0)
 
 
-def translate(retry: bool) -> list[Translation]:
+def translate(retry: bool, advice: str = "") -> list[Translation]:
     searches = Searches(lambda settings: partial(predict, settings), True, retry)
     lines = ["a", "b", LineRequest("a", LineOptions(inputs={"weight": 1.0})), "c", "f", ""]
     return list(counted(translate_stream(partial(predict, {}), WORDS, WORDS, line_requests(lines, "in"),
-                                         StreamSettings(), "in", searches=searches), "in"))
+                                         StreamSettings(), "in", searches=searches), "in", advice=advice))
 
 
-def test_what_looks_wrong_is_counted_and_the_lines_are_named(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("advice", ["", RETRY_ADVICE])
+def test_what_looks_wrong_is_counted_and_the_lines_are_named(caplog: pytest.LogCaptureFixture, advice: str) -> None:
     with caplog.at_level(logging.WARNING):
-        translations = translate(False)
+        translations = translate(False, advice)
     assert [translation.fault for translation in translations] == [LOOP, CUT, LOOP, EMPTY, None, None]
     assert not any(translation.retried for translation in translations)
     assert caplog.messages == [
         "in: 4 of 6 translations look wrong: 1 empty (the first: line 4), 2 in a loop (the first: line 1), 1 cut at "
-        "the length limit (the first: line 2). --retry repeats the search for them."]
+        f"the length limit (the first: line 2).{advice and ' --retry repeats the search for them.'}"]
 
 
 def test_what_looks_wrong_is_searched_for_again_and_the_better_one_is_kept(caplog: pytest.LogCaptureFixture) -> None:

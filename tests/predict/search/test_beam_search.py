@@ -247,3 +247,9 @@ def test_search_inside_a_training_graph_reuses_its_variables_and_may_be_built_tw
 def test_settings_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match=next(iter(wrong))):
         SearchSettings(**wrong)
+
+
+def test_the_advice_on_sampling_is_also_that_of_settings_files() -> None:
+    with pytest.raises(SettingsError) as error:
+        SearchSettings(top_k=3)
+    assert str(error.value) == "top_k=3 is for sampling: set selection=sampling, too, or top_k=0."

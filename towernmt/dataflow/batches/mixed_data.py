@@ -139,6 +139,19 @@ def has_only_general_sets(data: object) -> bool:
     return isinstance(data, MixedData) and not data.new.validation_sets and bool(data.general.validation_sets)
 
 
+def check_mixable(settings: StreamBatchSettings) -> None:
+    """Refuse settings that change pairs as they are read, which general data do not support.
+
+    Raises:
+        SettingsError: names the first such setting.
+    """
+    for name in ("subword_sampling", "modifiers"):
+        if value := getattr(settings, name):
+            value_text = "true" if value is True else ",".join(value)
+            raise SettingsError(f"data.{name}={value_text} changes pairs as they are read, which --general does not "
+                                "support: leave out one of them.")
+
+
 class MixedBatches(Batches):
     """Batches of mixed data.
 
@@ -153,11 +166,7 @@ class MixedBatches(Batches):
 
     def __init__(self, data: MixedData, settings: StreamBatchSettings, epochs: int | None = None,
                  alignments: bool = False) -> None:
-        for name in ("subword_sampling", "modifiers"):
-            if value := getattr(settings, name):
-                value_text = "true" if value is True else ",".join(value)
-                raise SettingsError(f"data.{name}={value_text} changes pairs as they are read, which --general does "
-                                    "not support: leave out one of them.")
+        check_mixable(settings)
         super().__init__(data, settings, epochs, alignments)
         self._mixed, self._share = data, settings.general_share
 

@@ -7,7 +7,7 @@ pairs. Both are estimated by expectation maximisation over all pairs of tokens i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +36,30 @@ class Entries(NamedTuple):
     target: NDArray[np.integer]
     probability: NDArray[np.floating]
     frequency: NDArray[Any]
+
+
+class ExpectedCounts(NamedTuple):
+    """Expected numbers of translations between distinct pairs of tokens, in any order.
+
+    Attributes:
+        source, target: ids `[entries]`.
+        expected: float64 `[entries]`, how often the target token translates the source token.
+        frequency: `[target vocabulary]`, frequency of each target token in the counted pairs.
+    """
+
+    source: NDArray[np.integer]
+    target: NDArray[np.integer]
+    expected: NDArray[np.float64]
+    frequency: NDArray[np.int64]
+
+    def keys(self, target_size: int) -> NDArray[np.int64]:
+        """Return `source * target_size + target` of each entry."""
+        return self.source.astype(np.int64) * target_size + self.target
+
+    def entries(self) -> Entries:
+        """Return the probabilities of the pairs of tokens."""
+        total = np.bincount(self.source, weights=self.expected)
+        return Entries(self.source, self.target, self.expected / total[self.source], self.frequency)
 
 
 class _Cells(NamedTuple):
@@ -79,11 +103,33 @@ def learn_model_1(blocks: Iterable[PairBlock], target_size: int, iterations: int
     Raises:
         DataError: no pair has words on both sides.
     """
-    table = _index(blocks, target_size)
+    return count_by_model_1(blocks, target_size, iterations, report).entries()
+
+
+def count_by_model_1(blocks: Iterable[PairBlock], target_size: int, iterations: int = 5,
+                     report: Callable[[int, float], None] = lambda iteration, perplexity: None,
+                     earlier: ExpectedCounts | None = None) -> ExpectedCounts:
+    """Return the expected counts of the last iteration of IBM model 1; see `learn_model_1`.
+
+    Args:
+        blocks: the sentence pairs.
+        target_size: size of the target vocabulary.
+        iterations: number of iterations.
+        report: see `learn_model_1`.
+        earlier: counts of other sentence pairs, which are added in each iteration and stay as they are: this takes
+            much less time than learning from these pairs again. None for no counts.
+
+    Raises:
+        DataError: no pair has words on both sides, and there are no earlier counts.
+    """
+    table = _index(blocks, target_size, [] if earlier is None else [earlier.keys(target_size)])
     source = table.keys // target_size
-    probability = np.full(len(source), 1.0 / target_size)
+    known = np.zeros(len(source))
+    if earlier is not None:
+        known[np.searchsorted(table.keys, earlier.keys(target_size))] = earlier.expected
+    expected, probability = known, np.full(len(source), 1.0 / target_size)
     for iteration in range(1, iterations + 1):
-        expected, likelihood = np.zeros(len(source)), 0.0
+        expected, likelihood = known.copy(), 0.0
         for part in table.cells:
             cell_probability = probability[part.entry]
             total = np.add.reduceat(cell_probability, part.starts)
@@ -91,24 +137,36 @@ def learn_model_1(blocks: Iterable[PairBlock], target_size: int, iterations: int
             cell_probability /= np.repeat(total, part.lengths)
             expected += np.bincount(part.entry, weights=cell_probability, minlength=len(source))
         probability = expected / np.bincount(source, weights=expected)[source]
-        report(iteration, float(np.exp(-likelihood / table.frequency.sum())))
-    return Entries(source, table.keys % target_size, probability, table.frequency)
+        report(iteration, float(np.exp(-likelihood / max(table.frequency.sum(), 1))))
+    return ExpectedCounts(source, table.keys % target_size, expected, table.frequency)
 
 
-def _index(blocks: Iterable[PairBlock], target_size: int) -> _CellTable:
-    frequency, key_lists, cell_lists = np.zeros(target_size, np.int64), [], []
+def _index(blocks: Iterable[PairBlock], target_size: int, further_keys: Sequence[NDArray[np.int64]] = ()) -> _CellTable:
+    """Return the cells of blocks.
+
+    Args:
+        blocks: the sentence pairs.
+        target_size: size of the target vocabulary.
+        further_keys: further pairs of tokens of the table.
+
+    Raises:
+        DataError: the table would be empty.
+    """
+    frequency, cell_lists = np.zeros(target_size, np.int64), []
+    keys_of_cells: list[NDArray[np.int64]] = []
     for block in blocks:
         frequency += np.bincount(block.target_ids, minlength=target_size)
         keys, cells = _cells(block, target_size)
         if len(keys):
             unique, entry = np.unique(keys, return_inverse=True)
-            key_lists.append(unique)
+            keys_of_cells.append(unique)
             cell_lists.append(cells._replace(entry=entry.astype(np.int32)))
+    key_lists = [*further_keys, *keys_of_cells]
     if not key_lists:
         raise DataError("no sentence pair can be used: one side of each pair is empty.")
     table = np.unique(np.concatenate(key_lists))
     return _CellTable(table, [part._replace(entry=np.searchsorted(table, unique).astype(np.int32)[part.entry])
-                              for unique, part in zip(key_lists, cell_lists, strict=True)], frequency)
+                              for unique, part in zip(keys_of_cells, cell_lists, strict=True)], frequency)
 
 
 def _cells(block: PairBlock, target_size: int) -> tuple[NDArray[np.int64], _Cells]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -124,6 +124,17 @@ def describe_lines(entry: dict[str, Any]) -> str:
     line_numbers = ", ".join(str(line) for line in entry["first_lines"])
     ellipsis = ", ..." if entry["pairs"] > len(entry["first_lines"]) else ""
     return f"line{'s' if entry['pairs'] > 1 else ''} {line_numbers}{ellipsis}"
+
+
+def dropped_in_words(dropped: Mapping[str, dict[str, Any]], with_lines: bool = True) -> str:
+    """Return the dropped pairs by reason: "12 empty source (lines 4, 9, ...), 3 long target (lines 7, 8, 20)".
+
+    Args:
+        dropped: for each reason the number of pairs and their first lines, as in `statistics.json`.
+        with_lines: whether the lines are named.
+    """
+    return ", ".join(f"{entry['pairs']:,} {reason}{f' ({describe_lines(entry)})' if with_lines else ''}"
+                     for reason, entry in dropped.items() if entry["pairs"]) or "none"
 
 
 LENGTHS = "lengths.tsv"
@@ -290,10 +301,10 @@ class Statistics:
         counts = np.array([self._pair_lengths[code] for code in codes.tolist()], np.int64)
         return PairLengths(*np.divmod(codes, _LENGTH_LIMIT), counts)
 
-    def dropped_in_words(self) -> str:
-        """Return the dropped pairs by reason: "12 empty source (lines 4, 9, ...), 3 long target (lines 7, 8, 20)"."""
-        return ", ".join(f"{entry['pairs']:,} {reason} ({describe_lines(entry)})"
-                         for reason, entry in self._dropped.items() if entry["pairs"]) or "none"
+    @property
+    def dropped(self) -> dict[str, dict[str, Any]]:
+        """For each reason, the number of dropped pairs and their first lines."""
+        return self._dropped
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of `statistics.json`.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -18,7 +19,12 @@ from typing import Any, TextIO
 from towernmt.core.errors import DataError
 from towernmt.core.files import write_text
 from towernmt.core.machine import cleanup_on_signal
-from towernmt.dataflow.preparation.corpus_statistics import LENGTHS, Statistics, statistics_table
+from towernmt.dataflow.preparation.corpus_statistics import (
+    LENGTHS,
+    Statistics,
+    dropped_in_words,
+    statistics_table,
+)
 from towernmt.dataflow.preparation.input_texts import ValidationText, open_sources, write_text_files
 from towernmt.dataflow.preparation.manifest import (
     MANIFEST,
@@ -55,12 +61,12 @@ class NoPairLeftError(DataError):
     """The filters have dropped all pairs of a corpus.
 
     Attributes:
-        dropped: number of dropped pairs for each reason, as text.
+        dropped: for each reason, the number of dropped pairs and their first lines.
     """
 
-    def __init__(self, corpus: str, dropped: str) -> None:
-        super().__init__(f"{corpus}: no pair is left; dropped: {dropped}. Check the text, and the settings of its "
-                         "filters (--max-length, --max-length-ratio and the others that are set).")
+    def __init__(self, corpus: str, dropped: Mapping[str, dict[str, Any]]) -> None:
+        super().__init__(f"{corpus}: no pair is left; dropped: {dropped_in_words(dropped)}. Check the text, and the "
+                         "settings of its filters (--max-length, --max-length-ratio and the others that are set).")
         self.dropped = dropped
 
 
@@ -194,7 +200,7 @@ class _Preparation:
         statistics, shards = self._passes.write_shards()
         self._passes.check_unchanged()
         if not statistics.pairs:
-            raise NoPairLeftError(self._corpus, statistics.dropped_in_words())
+            raise NoPairLeftError(self._corpus, statistics.dropped)
         self._finish(source, target, self._notes + notes, statistics, shards)
 
     def _finish(self, source: Vocabulary, target: Vocabulary, notes: list[str], statistics: Statistics,

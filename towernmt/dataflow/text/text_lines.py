@@ -34,8 +34,10 @@ LONGEST_LINE = 1 << 24
 _MOST_RETURNS = 20      # carriage returns in a line without a line feed; if it has more, they probably end the lines
 _BOM = b"\xef\xbb\xbf"
 _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
+OLD_OFFICE = b"\xd0\xcf\x11\xe0"
+"""Beginning of files of old Microsoft Office programs, such as `.doc`, and of files with a password."""
 _DOCUMENTS = {b"%PDF-": "a PDF file", b"PK\x03\x04": "a Word, OpenDocument or zip file",
-              b"\xd0\xcf\x11\xe0": "an old Microsoft Office file (such as .doc) or a protected one"}
+              OLD_OFFICE: "an old Microsoft Office file (such as .doc) or a protected one"}
 """Kinds of files that are not text, by their first bytes."""
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"\xfd7zXZ\0": "xz", b"BZh": "bzip2", b"\x28\xb5\x2f\xfd": "zstd"}
 """Programs that compress files, by the first bytes of their files."""

@@ -28,9 +28,11 @@ from towernmt.dataflow.preparation.shards import PairBlock, offsets_of_lengths, 
 from towernmt.documents.alignment.length_gains import LengthGains, LengthModel, is_excerpt
 from towernmt.documents.alignment.sentence_paths import Band, Bead, best_path
 from towernmt.documents.alignment.word_gains import (
+    KnownTranslations,
     WordGains,
     WordIds,
     WordLexicon,
+    Words,
     same_words,
     word_frequency,
     word_pairs,
@@ -105,14 +107,87 @@ TranslateTexts = Callable[[Sequence[str]], Iterable[str]]
 """Return or yield the translation of each sentence."""
 
 
-def align_sentences(documents: Sequence[SentenceTexts], known: Sequence[tuple[str, str]] = (),
+class KnownPairs:
+    """Known sentence pairs, which are divided into words and learned from once for several alignments.
+
+    Args:
+        pairs: sources and targets.
+
+    Attributes:
+        pairs: the argument.
+    """
+
+    def __init__(self, pairs: Sequence[tuple[str, str]] = ()) -> None:
+        self.pairs = pairs
+        self._words: KnownPairWords | None = None
+        self._translations: tuple[KnownTranslations, ...] | None = None
+
+    def words(self, progress: StageProgress) -> KnownPairWords:
+        """Return the words of the pairs.
+
+        Args:
+            progress: shows the progress of the first call.
+        """
+        if self._words is None:
+            self._words = KnownPairWords.of_pairs(self.pairs, progress)
+        return self._words
+
+    def translations(self, progress: StageProgress) -> tuple[KnownTranslations, ...]:
+        """Return the translations into source words and into target words; empty without pairs.
+
+        Args:
+            progress: shows the progress of the first call.
+        """
+        if self._translations is None:
+            self._translations = self.words(progress).translations(progress)
+        return self._translations
+
+
+class KnownPairWords(NamedTuple):
+    """The words of known pairs.
+
+    Attributes:
+        ids: ids of the source words and of the target words.
+        frequencies: int64 `[words]`, occurrences of the source words and of the target words.
+        blocks: the words of the pairs.
+    """
+
+    ids: tuple[WordIds, WordIds]
+    frequencies: tuple[NDArray[np.int64], NDArray[np.int64]]
+    blocks: Sequence[PairBlock]
+
+    @classmethod
+    def of_pairs(cls, pairs: Sequence[tuple[str, str]], progress: StageProgress) -> KnownPairWords:
+        """Divide pairs into words."""
+        ids = WordIds(), WordIds()
+        if pairs:
+            progress.begin("dividing into words", "sentences", 2 * len(pairs))
+        source, target = (ids_of_side.of_texts(progress.counted(pair[side] for pair in pairs))
+                          for side, ids_of_side in enumerate(ids))
+        beads = [Bead(index, index + 1, index, index + 1) for index in range(len(pairs))]
+        return cls(ids, (word_frequency([source], ids[0].size), word_frequency([target], ids[1].size)),
+                   word_pairs(source, target, beads))
+
+    def translations(self, progress: StageProgress) -> tuple[KnownTranslations, ...]:
+        """Learn the translations into source words and into target words; empty without pairs."""
+        if not self.blocks:
+            return ()
+        source_size, target_size = self.ids[0].size, self.ids[1].size
+        progress.begin("learning word translations", "pairs", 2 * sum(map(len, self.blocks)))   # in two directions
+        return (KnownTranslations.learn([reversed_block(block) for block in self.blocks], source_size, target_size,
+                                        progress.add),
+                KnownTranslations.learn(self.blocks, target_size, source_size, progress.add))
+
+
+def align_sentences(documents: Sequence[SentenceTexts], known: Sequence[tuple[str, str]] | KnownPairs = (),
                     translate: TranslateTexts | None = None, progress: StageProgress | None = None
                     ) -> list[AlignedSentences]:
     """Return the alignment of the sentences of each document with those of its translation.
 
     Args:
         documents: documents of one pair of languages. Each side has at least one sentence.
-        known: further sentence pairs, from which the lexicon is also learned.
+        known: further sentence pairs, from which the lexicon is also learned. From `KnownPairs`, several calls learn
+            only once.
         translate: translates sentences of the source by a model; None for no pass with a model.
         progress: shows the progress; None to show nothing.
 
@@ -143,11 +218,13 @@ def align_sentences(documents: Sequence[SentenceTexts], known: Sequence[tuple[st
     return aligned
 
 
-def align_in_orders(texts: SentenceTexts, orders: Sequence[Sequence[int]], known: Sequence[tuple[str, str]] = (),
+def align_in_orders(texts: SentenceTexts, orders: Sequence[Sequence[int]],
+                    known: Sequence[tuple[str, str]] | KnownPairs = (),
                     translations: Sequence[str] = (), progress: StageProgress | None = None) -> list[AlignedSentences]:
     """Align the sentences of a document once for each order of its target sentences.
 
-    Without translations, this has the results of `align_sentences` for each order, and takes less time.
+    Without translations, this nearly has the results of `align_sentences` for each order, and takes much less time: the
+    translations of known pairs are learned once, and do not depend on the document.
 
     Args:
         texts: the document. Each side has at least one sentence.
@@ -163,7 +240,7 @@ def align_in_orders(texts: SentenceTexts, orders: Sequence[Sequence[int]], known
     check_size(texts)
     progress = progress or StageProgress()
     passes = _Passes([translations or texts.source], [texts.target], [_Lengths.of_texts(texts)], progress,
-                     () if translations else known, is_one_language=bool(translations))
+                     () if translations else known, is_one_language=bool(translations), keeps_known=True)
     aligned = [passes.with_target_order(order).aligned()[0] for order in orders]
     progress.end()
     return aligned
@@ -216,55 +293,70 @@ class _LexiconLearner:
     """Learns lexicons from known pairs and further pairs.
 
     Args:
-        known: words of the known pairs.
-        source_frequency, target_frequency: int64 `[words]`, occurrences in the texts and in the known pairs.
+        known: the known pairs.
+        keeps_known: whether the translations of the known pairs stay as they are without the further pairs.
+        texts: the words of the sources, and of the targets.
+        frequencies: int64 `[words]`, occurrences of source words and of target words, in the texts and known pairs.
         same: see `same_words`.
         progress: shows the progress.
     """
 
-    def __init__(self, known: Sequence[PairBlock], source_frequency: NDArray[np.int64],
-                 target_frequency: NDArray[np.int64], same: NDArray[np.int64], progress: StageProgress) -> None:
-        self._known, self._same, self._progress = known, same, progress
-        self._source_frequency, self._target_frequency = source_frequency, target_frequency
+    def __init__(self, known: KnownPairs, keeps_known: bool, texts: tuple[Sequence[Words], Sequence[Words]],
+                 frequencies: tuple[NDArray[np.int64], NDArray[np.int64]], same: NDArray[np.int64],
+                 progress: StageProgress) -> None:
+        self._known, self._keeps_known, self._texts = known, keeps_known, texts
+        self._frequencies, self._same, self._progress = frequencies, same, progress
 
-    def learn(self, pairs: Sequence[PairBlock] = ()) -> tuple[WordLexicon, WordLexicon]:
+    def learn(self, pairs: Sequence[PairBlock]) -> tuple[WordLexicon, WordLexicon]:
         """Return the lexicons of source words and of target words."""
-        pairs = [*self._known, *pairs]
-        self._progress.begin("learning word translations", "pairs", 2 * sum(map(len, pairs)))    # in two directions
-        return (WordLexicon.learn([reversed_block(block) for block in pairs], self._source_frequency, self._same[::-1],
-                                  len(self._target_frequency), self._progress.add),
-                WordLexicon.learn(pairs, self._target_frequency, self._same, len(self._source_frequency),
-                                  self._progress.add))
+        if self._keeps_known:
+            return self._learn(pairs, self._translations)
+        return self._learn([*self._known.words(self._progress).blocks, *pairs])
 
     @cached_property
     def of_known(self) -> tuple[WordLexicon, WordLexicon]:
         """The lexicons of the known pairs, which are learned once for all short documents."""
-        return self.learn()
+        return self._learn((), self._translations)
+
+    @cached_property
+    def _translations(self) -> Sequence[KnownTranslations]:
+        return [translations.of_given(given, len(frequency)) for translations, given, frequency in zip(
+            self._known.translations(self._progress), self._texts[::-1], self._frequencies[::-1], strict=False)]
+
+    def _learn(self, pairs: Sequence[PairBlock], known: Sequence[KnownTranslations] = ()
+               ) -> tuple[WordLexicon, WordLexicon]:
+        (source_frequency, target_frequency), report = self._frequencies, self._progress.add
+        of_source, of_target = known or (None, None)
+        if pairs:
+            self._progress.begin("learning word translations", "pairs", 2 * sum(map(len, pairs)))   # in two directions
+        return (WordLexicon.learn([reversed_block(block) for block in pairs], source_frequency, self._same[::-1],
+                                  len(target_frequency), report, of_source),
+                WordLexicon.learn(pairs, target_frequency, self._same, len(source_frequency), report, of_target))
 
 
 class _Passes:
     """The texts of all documents as words, and the passes over them."""
 
     def __init__(self, sources: Sequence[Sequence[str]], targets: Sequence[Sequence[str]], lengths: Sequence[_Lengths],
-                 progress: StageProgress, known: Sequence[tuple[str, str]] = (), is_one_language: bool = False
-                 ) -> None:
+                 progress: StageProgress, known: Sequence[tuple[str, str]] | KnownPairs = (),
+                 is_one_language: bool = False, keeps_known: bool = False) -> None:
         self._progress = progress
-        progress.begin("dividing into words", "sentences", sum(map(len, [*sources, *targets, known, known])))
-        source_ids, target_ids = WordIds(), WordIds()
+        known = known if isinstance(known, KnownPairs) else KnownPairs(known)
+        known_words = known.words(progress)
+        progress.begin("dividing into words", "sentences", sum(map(len, [*sources, *targets])))
+        source_ids, target_ids = (WordIds(known_ids.ids) for known_ids in known_words.ids)
         self._sources = [source_ids.of_texts(progress.counted(texts)) for texts in sources]
         self._targets = [target_ids.of_texts(progress.counted(texts)) for texts in targets]
-        known_source, known_target = (ids.of_texts(progress.counted(pair[side] for pair in known))
-                                      for side, ids in enumerate((source_ids, target_ids)))
         self._lengths = lengths
         self._model = LengthModel.of_texts(np.concatenate([each.source for each in lengths]),
                                            np.concatenate([each.target for each in lengths]))
-        frequencies = (word_frequency([*self._sources, known_source], source_ids.size),
-                       word_frequency([*self._targets, known_target], target_ids.size))
-        known_pairs = word_pairs(known_source, known_target,
-                                 [Bead(index, index + 1, index, index + 1) for index in range(len(known))])
-        self._lexicons = _LexiconLearner(known_pairs, *frequencies,
-                                         same_words(source_ids.ids, target_ids.ids, *frequencies, is_one_language),
-                                         progress)
+        source_frequency, target_frequency = (
+            word_frequency(texts, ids.size) + np.pad(known_frequency, (0, ids.size - len(known_frequency)))
+            for texts, ids, known_frequency in zip(
+                (self._sources, self._targets), (source_ids, target_ids), known_words.frequencies, strict=True))
+        same = same_words(source_ids.ids, target_ids.ids, source_frequency, target_frequency, is_one_language)
+        self._lexicons = _LexiconLearner(known, keeps_known, (self._sources, self._targets),
+                                         (source_frequency, target_frequency), same, progress)
 
     def with_target_order(self, order: Sequence[int]) -> _Passes:
         """Return the passes for a single document whose target sentences have another order."""

@@ -21,7 +21,12 @@ from towernmt.core.line_progress import StageProgress
 from towernmt.dataflow.sources.column_files import CsvReader, read_csv
 from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.text.word_segmentation import joined_sentences
-from towernmt.documents.alignment.document_aligner import AlignedSentences, SentenceTexts, align_in_orders
+from towernmt.documents.alignment.document_aligner import (
+    AlignedSentences,
+    KnownPairs,
+    SentenceTexts,
+    align_in_orders,
+)
 from towernmt.documents.alignment.matched_files import MatchedFiles
 
 DEFAULT_THRESHOLD = 0.1
@@ -91,7 +96,7 @@ class AlignedDocument:
                 _numbers(bead.source_first, bead.source_after), _numbers(bead.target_first, bead.target_after),
                 ScoredPair(source, target, score))
 
-    def check(self, known: Sequence[tuple[str, str]] = (), progress: StageProgress | None = None) -> None:
+    def check(self, known: Sequence[tuple[str, str]] | KnownPairs = (), progress: StageProgress | None = None) -> None:
         """Check that the texts are translations of each other.
 
         Args:
@@ -118,7 +123,7 @@ class AlignedDocument:
                             f"if the sentences are in a random order. {advice} documents that belong together, or "
                             "--no-text-check if they do.")
 
-    def _share_by_chance(self, known: Sequence[tuple[str, str]], progress: StageProgress) -> float:
+    def _share_by_chance(self, known: Sequence[tuple[str, str]] | KnownPairs, progress: StageProgress) -> float:
         """Return the highest share of sentences in good pairs if the target is in a random order."""
         # An excerpt is compared with all sentences of the other text, among which it finds coincidences.
         shorter = min(map(len, self.texts))

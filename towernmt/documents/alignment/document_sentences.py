@@ -20,6 +20,8 @@ from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.text.language_codes import Direction, base_code, plain_code, two_letter_code
 from towernmt.documents.formats.document_formats import (
     SUFFIXES,
+    TEXT_IS_EXTRACTED_FIRST,
+    conversion_advice,
     file_content,
     is_plain_text,
     naming_document,
@@ -33,16 +35,7 @@ from towernmt.documents.source_sentences import sentences_of
 DEFAULT_LANGUAGE = "en"
 """Language for the rules of sentence segmentation if it is unknown: many languages share most of them."""
 _LINE = re.compile(r"[^\r\n]+")
-_WITHOUT_PLAIN_TEXT = (".pdf", ".djvu", ".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp")
 _PASS_LANGUAGES = "The file has several languages: pass --languages, such as --languages de-en."
-TEXT_IS_EXTRACTED_FIRST = ("PDF files and images are not read: convert them to .docx or .txt first, and scanned pages "
-                           "by text recognition (OCR).")
-"""The advice about PDF files, and about files for which `needs_extraction` is true."""
-
-
-def needs_extraction(path: str) -> bool:
-    """Return whether a file is a PDF file or an image by its name: its text must be extracted by another program."""
-    return PurePath(path).suffix.lower() in _WITHOUT_PLAIN_TEXT
 
 
 def document_sentences(path: str, language: str | None, by_line: bool = False,
@@ -61,8 +54,8 @@ def document_sentences(path: str, language: str | None, by_line: bool = False,
     """
     with naming_document(path):
         content = file_content(path)
-        if content.startswith(b"%PDF") or needs_extraction(path):
-            raise DataError(TEXT_IS_EXTRACTED_FIRST)
+        if advice := TEXT_IS_EXTRACTED_FIRST if content.startswith(b"%PDF") else conversion_advice(path):
+            raise DataError(advice)
         suffix = PurePath(path).suffix.lower()
         if suffix not in READABLE_SUFFIXES:
             raise DataError(f"Files {f'with the suffix {suffix[:20]}' if suffix else 'without a suffix'} are not read: "

@@ -21,11 +21,8 @@ from towernmt.dataflow.text.language_codes import (
     plain_code,
     two_letter_code,
 )
-from towernmt.documents.alignment.document_sentences import (
-    READABLE_SUFFIXES,
-    TEXT_IS_EXTRACTED_FIRST,
-    needs_extraction,
-)
+from towernmt.documents.alignment.document_sentences import READABLE_SUFFIXES
+from towernmt.documents.formats.document_formats import conversion_advice
 
 _SEPARATOR = re.compile(r"[^\w]|_")
 _REGION = re.compile(r"[A-Za-z]{2}")
@@ -112,10 +109,12 @@ def match_folders(source: str, target: str, languages: Direction | None) -> Fold
 
 
 def unread_sentences(names: Sequence[str]) -> list[str]:
-    """Return the sentences that say why files of a folder are not read: for PDF files and images, and for others."""
-    extractable = [name for name in names if needs_extraction(name)]
-    others = [name for name in names if not needs_extraction(name)]
-    sentences = [f"{listed_names(extractable)}: {TEXT_IS_EXTRACTED_FIRST}"] if extractable else []
+    """Return the sentences that say why files of a folder are not read: one for each kind of file."""
+    names_by_advice: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        names_by_advice[conversion_advice(name)].append(name)
+    others = names_by_advice.pop("", [])
+    sentences = [f"{listed_names(group)}: {advice}" for advice, group in names_by_advice.items()]
     if others:
         sentences.append("These files are not read, because their formats are not supported: "
                          f"{listed_names(others)}.")

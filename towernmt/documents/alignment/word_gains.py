@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from towernmt.core.errors import DataError
-from towernmt.dataflow.preparation.alignment_model import NULL, learn_model_1
+from towernmt.dataflow.preparation.alignment_model import NULL, ExpectedCounts, count_by_model_1
 from towernmt.dataflow.preparation.shards import PairBlock, offsets_of_lengths, pair_range, select_pairs
 from towernmt.dataflow.text.word_segmentation import word_classes
 from towernmt.dataflow.vocabulary.sentencepiece_model import spans
@@ -40,12 +41,15 @@ _SAME_PROBABILITY = 0.5
 class WordIds:
     """The ids of the words of a language.
 
+    Args:
+        ids: ids of the first words; None for none.
+
     Attributes:
         ids: the id of each word. Ids below 2 stand for no word.
     """
 
-    def __init__(self) -> None:
-        self.ids: dict[str, int] = {}
+    def __init__(self, ids: Mapping[str, int] | None = None) -> None:
+        self.ids = dict(ids or {})
 
     def of_texts(self, texts: Iterable[str]) -> Words:
         """Return the words of sentences, and give new words their ids."""
@@ -99,6 +103,49 @@ def word_pairs(source: Words, target: Words, beads: Sequence[Bead]) -> list[Pair
             for first in range(0, len(pairs), _PAIRS_AT_ONCE)]
 
 
+class KnownTranslations(NamedTuple):
+    """What IBM model 1 has learned from known sentence pairs about the words of one language.
+
+    Attributes:
+        counts: expected counts of the words, each given a word of the other language.
+        occurrences: int64 `[words of the other language]`, their occurrences in the pairs.
+    """
+
+    counts: ExpectedCounts
+    occurrences: NDArray[np.int64]
+
+    @classmethod
+    def learn(cls, pairs: Sequence[PairBlock], size: int, given_size: int, report: Callable[[int], None]
+              ) -> KnownTranslations:
+        """Learn from pairs with the given language as source.
+
+        Args:
+            pairs: the pairs.
+            size: size of the vocabulary.
+            given_size: size of the vocabulary of the given language.
+            report: called with the number of pairs that were read since the previous call.
+
+        Raises:
+            DataError: there are no pairs.
+        """
+        counts = count_by_model_1(_reported(pairs, report), size, report=lambda iteration, perplexity: report(0))
+        return cls(counts, _occurrences(pairs, given_size))
+
+    def of_given(self, given: Iterable[Words], given_size: int) -> KnownTranslations:
+        """Return the counts of the words that occur in texts, which determine all probabilities in these texts.
+
+        Args:
+            given: texts in the given language.
+            given_size: size of its vocabulary, which may have grown.
+        """
+        occurs = word_frequency(given, given_size) > 0
+        occurs[NULL] = True
+        chosen = occurs[self.counts.source]
+        counts = ExpectedCounts(self.counts.source[chosen], self.counts.target[chosen], self.counts.expected[chosen],
+                                self.counts.frequency)
+        return KnownTranslations(counts, np.pad(self.occurrences, (0, given_size - len(self.occurrences))))
+
+
 @dataclass(frozen=True)
 class WordLexicon:
     """Discounted probabilities of the words of one language, each given a word of the other language.
@@ -117,7 +164,8 @@ class WordLexicon:
 
     @classmethod
     def learn(cls, pairs: Sequence[PairBlock], frequency: NDArray[np.int64], same: NDArray[np.int64],
-              given_size: int, report: Callable[[int], None] = lambda pairs: None) -> WordLexicon:
+              given_size: int, report: Callable[[int], None] = lambda pairs: None,
+              known: KnownTranslations | None = None) -> WordLexicon:
         """Learn a lexicon by IBM model 1.
 
         Args:
@@ -126,21 +174,23 @@ class WordLexicon:
             same: int64 `[2, words of both]`, ids of a given word and of the word that is equal to it.
             given_size: size of the vocabulary of the given language.
             report: called with the number of pairs that were read since the previous call.
+            known: translations from known pairs, which count, too; see `KnownTranslations.of_given`. None for none.
         """
         size = len(frequency)
         relative = np.maximum(frequency, 1) / max(int(frequency.sum()), 1)
         keys, probability = np.zeros(0, np.int64), np.zeros(0)
         try:
-            entries = learn_model_1(_reported(pairs, report), size, report=lambda iteration, perplexity: report(0))
+            entries = count_by_model_1(_reported(pairs, report), size, report=lambda iteration, perplexity: report(0),
+                                       earlier=None if known is None else known.counts).entries()
         except DataError:           # the list of pairs is empty
             pass
         else:
-            occurrences = sum(np.bincount(block.source_ids, minlength=given_size) for block in pairs)
+            occurrences = _occurrences(pairs, given_size) + (0 if known is None else known.occurrences)
             discounted = entries.probability - 1.0 / np.maximum(occurrences, 1)[entries.source]
             smallest = np.maximum(_MIN_PROBABILITY, _MIN_RATIO * relative[entries.target])
-            known = (discounted > smallest) & (entries.source > _UNKNOWN) & (entries.target > _UNKNOWN)
-            keys = entries.source[known].astype(np.int64) * size + entries.target[known]
-            probability = discounted[known]
+            is_kept = (discounted > smallest) & (entries.source > _UNKNOWN) & (entries.target > _UNKNOWN)
+            keys = entries.source[is_kept].astype(np.int64) * size + entries.target[is_kept]
+            probability = discounted[is_kept]
         keys, probability = _with_same(keys, probability, same[0] * size + same[1])
         given, word = keys // size, keys % size
         rest = 1.0 - np.bincount(given, weights=probability, minlength=given_size)
@@ -148,6 +198,11 @@ class WordLexicon:
         return cls(np.searchsorted(word[order], np.arange(size + 1)), given[order].astype(np.int32),
                    (probability[order] / relative[word[order]]).astype(np.float32),
                    np.clip(rest, 0.02, 1.0).astype(np.float32))
+
+
+def _occurrences(pairs: Iterable[PairBlock], size: int) -> NDArray[np.int64]:
+    """Return the occurrences of each word on the source side of pairs, int64 `[size]`."""
+    return sum((np.bincount(block.source_ids, minlength=size) for block in pairs), np.zeros(size, np.int64))
 
 
 def _reported(pairs: Iterable[PairBlock], report: Callable[[int], None]) -> Iterator[PairBlock]:

@@ -43,6 +43,20 @@ FORMATS = (
     DocumentFormat("odt:open_odt", ".odt .ott", keeps_suffix=True))
 _FORMAT_OF_SUFFIX = {suffix: kind for kind in FORMATS for suffix in kind.suffixes.split()}
 SUFFIXES = tuple(_FORMAT_OF_SUFFIX)
+TEXT_IS_EXTRACTED_FIRST = ("PDF files and images are not read: convert them to .docx or .txt first, and scanned pages "
+                           "by text recognition (OCR).")
+"""The advice about PDF files, whatever their suffix is."""
+_OF_OLD_WORD = "Files in the old Word format and RTF files are not read: save them as .docx first."
+_CONVERSIONS = {
+    **dict.fromkeys((".doc", ".rtf"), _OF_OLD_WORD),
+    **dict.fromkeys((".pdf", ".djvu", ".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp"),
+                    TEXT_IS_EXTRACTED_FIRST)}
+"""The advice about files whose text another program can convert, by suffix."""
+
+
+def conversion_advice(name: str) -> str:
+    """Return why a file with this name is not read, and how to convert it, in a sentence; "" for other files."""
+    return _CONVERSIONS.get(_suffix(name), "")
 
 
 def opener_of(name: str) -> Opener:
@@ -52,6 +66,8 @@ def opener_of(name: str) -> Opener:
         DataError: no format has the suffix.
     """
     suffix = _suffix(name)
+    if advice := conversion_advice(name):
+        raise DataError(advice)
     if suffix not in _FORMAT_OF_SUFFIX:
         kind = f"of the kind '{suffix[:20]}'" if suffix else "without a suffix"
         raise DataError(f"Files {kind} cannot be translated: the supported suffixes are {', '.join(SUFFIXES)}.")

@@ -11,6 +11,7 @@ from itertools import chain
 from lxml import etree
 
 from towernmt.core.errors import DataError
+from towernmt.dataflow.text.text_lines import OLD_OFFICE
 
 MOST_MEMBERS = 5_000
 MOST_BYTES = 200_000_000
@@ -19,8 +20,6 @@ MOST_XML = 32_000_000
 """Maximum size of a member with text, in bytes."""
 MOST_TAGS = 1_000_000
 """Maximum number of elements in a member, since an element needs far more memory than its bytes."""
-_OLD_FORMAT = b"\xd0\xcf\x11\xe0"
-"""Beginning of files of old programs such as `.doc`, and of files with a password."""
 
 
 class Archive:
@@ -43,8 +42,8 @@ class Archive:
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
                 members = archive.infolist()
         except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError) as error:
-            problem = ("it has a password, or the format of old programs: save it again without these"
-                       if content.startswith(_OLD_FORMAT) else "it cannot be opened as a ZIP archive")
+            problem = (f"it has a password, or the format of old programs: save it without a password, as {kind}"
+                       if content.startswith(OLD_OFFICE) else "it cannot be opened as a ZIP archive")
             raise DataError(f"The file is not a valid {kind} file: {problem}.") from error
         self.names = [member.filename for member in members]
         self._check(members)

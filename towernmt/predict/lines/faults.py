@@ -15,6 +15,8 @@ log = logging.getLogger(__name__)
 EMPTY, LOOP, CUT = "empty", "loop", "cut"
 FAULTS = {EMPTY: "empty", LOOP: "in a loop", CUT: "cut at the length limit"}
 """Descriptions of the faults, worst first."""
+RETRY_ADVICE = "--retry repeats the search for them."
+"""The advice about faulty translations of commands that have the option."""
 COPIES, TOKENS = 4, 8
 """Minimum number of copies and of tokens in a loop."""
 NGRAM, SHARE = 3, 0.3
@@ -69,12 +71,14 @@ class FaultCounts:
 
     Args:
         name: name of the input, for the warning.
+        advice: sentence at the end of the warning, on how to repeat the search; "" for none.
 
     Attributes:
         tokens: number of tokens of the best translations.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, advice: str = "") -> None:
+        self._advice = advice
         self._name, self._lines, self._retried, self.tokens = name, 0, 0, 0
         self._counts: Counter[str] = Counter()
         self._first_lines: dict[str, int] = {}
@@ -108,12 +112,12 @@ class FaultCounts:
             log.warning("%s: the search was repeated for %d of %d faulty translations; remaining faults: %s.",
                         self._name, self._retried, self._lines, fault_counts or "none")
         elif fault_counts:
-            log.warning("%s: %d of %d translations look wrong: %s. --retry repeats the search for them.",
-                        self._name, sum(self._counts.values()), self._lines, fault_counts)
+            log.warning("%s: %d of %d translations look wrong: %s.%s", self._name, sum(self._counts.values()),
+                        self._lines, fault_counts, f" {self._advice}" if self._advice else "")
 
 
 def counted(translations: Iterable[Translation], name: str, first: int = 1,
-            counts: FaultCounts | None = None) -> Iterator[Translation]:
+            counts: FaultCounts | None = None, advice: str = "") -> Iterator[Translation]:
     """Yield translations unchanged, and log the numbers of their faults at the end.
 
     Args:
@@ -121,8 +125,9 @@ def counted(translations: Iterable[Translation], name: str, first: int = 1,
         name: name of the input.
         first: number of the first line.
         counts: counter to use without logging; None means a new counter whose numbers are logged.
+        advice: see `FaultCounts`.
     """
-    faults = FaultCounts(name) if counts is None else counts
+    faults = FaultCounts(name, advice) if counts is None else counts
     for number, translation in enumerate(translations, start=first):
         faults.add(number, translation)
         yield translation

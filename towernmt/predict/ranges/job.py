@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn, TextIO
 from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import DataError, TowerNMTError
 from towernmt.farm.farm import Failed, Farm, FarmEvent, Lost, Ready, Result, Workers
-from towernmt.predict.lines.faults import FaultCounts
+from towernmt.predict.lines.faults import RETRY_ADVICE, FaultCounts
 from towernmt.predict.ranges.outputs import is_remote, write_joined
 from towernmt.predict.ranges.plan import LineRange, Plan, RangeLines, RangeReader
 from towernmt.predict.ranges.range_progress import RangeProgress
@@ -290,7 +290,7 @@ class RangeJob:
         for number, path in enumerate(output.files):
             write_joined(path, [self._directory.results(line_range, number) for line_range in output.ranges])
         for text, group in groupby(output.ranges, lambda line_range: line_range.text):
-            counts = FaultCounts(self._names[text])
+            counts = FaultCounts(self._names[text], RETRY_ADVICE)
             for done in filter(None, map(self._directory.done, group)):
                 counts.merge(done.faults)
             counts.warn()

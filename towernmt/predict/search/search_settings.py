@@ -143,7 +143,7 @@ def _beam_conflict(settings: SearchSettings) -> str:
     for name, off in SAMPLING_ONLY.items():
         value = getattr(settings, name)
         if value != off:
-            return f"{name}={value} is for sampling: set selection=sampling (--sample), too, or {name}={off}."
+            return f"{name}={value} is for sampling: set selection=sampling, too, or {name}={off}."
     if settings.n_best > settings.beam_size:
         return f"n_best={settings.n_best}: choose 1 to beam_size ({settings.beam_size}), or a larger beam."
     if settings.beam_size % settings.beam_groups:

@@ -48,7 +48,8 @@ def with_password() -> bytes:
 CASES: dict[str, tuple[Callable[[], bytes], str]] = {
     "no archive": (lambda: b"hello", "not a valid .* file: it cannot be opened"),
     "cut": (lambda: GOOD[:len(GOOD) // 2], "not a valid .* file: it cannot be opened"),
-    "old": (lambda: b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(504), "has a password, or the format of old programs"),
+    "old": (lambda: b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(504),
+            "has a password, or the format of old programs: save it without a password, as .(docx|odt)"),
     "a password": (with_password, "The file is encrypted: save it without a password"),
     "empty": (lambda: b"", "not a valid .* file: it cannot be opened"),
     "nothing in it": (lambda: zipped({"a": b""}), "the member .* is missing"),
