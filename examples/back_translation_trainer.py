@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tensorpack.callbacks import Callback
 
 from towernmt import DataError, Settings, SettingsError, tf, tf1, train
 from towernmt.checkpoint import keep_last, write_checkpoint
@@ -36,6 +35,8 @@ from towernmt.optim import AVERAGE_SUFFIX
 from towernmt.predict import SamplingSettings, build_sampler, read_text
 from towernmt.run import RunDirectory, model_from_settings, resolve_settings, with_vocabulary_sizes
 from towernmt.train import Run, SyncMultiGPUTrainer
+
+from tensorpack.callbacks import Callback  # isort: skip (after towernmt, which prepares TensorFlow)
 
 DIRECTIONS = ("forward", "backward")
 Ids = list[list[int]]

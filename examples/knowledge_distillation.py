@@ -27,8 +27,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tensorpack.callbacks import Callback
-
 from towernmt import Settings, SettingsError, Translator, tf, tf1, train
 from towernmt.checkpoint import OpenCheckpoint
 from towernmt.cli import add_run_arguments, gpu_numbers, run_command, settings_sources
@@ -36,6 +34,8 @@ from towernmt.dataflow import TrainingData, open_training_data
 from towernmt.models import NMTModel, architecture, shift_right
 from towernmt.optim import AVERAGE_SUFFIX
 from towernmt.run import RunDirectory, differing_vocabulary, model_from_settings, resolve_settings
+
+from tensorpack.callbacks import Callback  # isort: skip (after towernmt, which prepares TensorFlow)
 
 SCOPE = "teacher"
 

@@ -63,3 +63,17 @@ def test_the_package_has_types_and_importing_it_loads_no_tensorflow():
     assert (Path(towernmt.__file__).parent / "py.typed").is_file()
     program = "import sys, towernmt; towernmt.apply_overrides; sys.exit('tensorflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 0
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("first_use", [
+    "towernmt.train()",
+    "towernmt.translation_config('no run')",
+    "importlib.import_module('towernmt.predict.engine_choice')._graph(None)",       # Translator without CTranslate2
+])
+def test_importing_tensorflow_on_first_use_prints_nothing(first_use):
+    program = ("import contextlib, importlib, pathlib, sys, towernmt\nwith contextlib.suppress(Exception):\n"
+               f"    {first_use}\nassert 'tensorflow' in sys.modules")
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -145,13 +145,14 @@ def run(hook, op, steps=100, **options):
             session.run(op)
 
 
-def test_our_callbacks_work_in_a_plain_monitored_training_session(graph, tmp_path, recorder):
+def test_our_callbacks_work_in_a_plain_monitored_training_session(graph, tmp_path, recorder, caplog):
     remembers, saver = Remembers(), CheckpointSaver(tmp_path / "checkpoints", every_steps=2)
     hook = CallbackToHook(
         NaNGuard(), remembers, LearningRateSchedule(constant(0.25)), BestCheckpoints(tmp_path / "best", metric="score"),
         saver, Progress(2), StopAfterMinutes(5), StopAtStep(5), StopOnSignal(), monitors=[recorder], steps_per_epoch=2)
     run(hook, model())
     assert remembers.steps == [(1, 0), (2, 1), (3, 0), (4, 1), (5, 0)]
+    assert "Training ends: the limit of 5 updates is reached." in caplog.text
     assert remembers.epochs == [(1, 2), (2, 4)]
     assert saver.latest().name == "step-5"
     assert (tmp_path / "best" / "step-3").is_dir()      # of equal scores the last
@@ -230,14 +231,14 @@ def test_a_callback_that_stops_before_a_run_ends_the_session_normally(graph):
     assert ends.ended and ends.global_step == 2
 
 
-def test_a_callback_that_stops_before_training_stops_the_session(graph, do):
+def test_a_callback_that_stops_before_training_stops_the_session(graph, do, caplog):
     class Never(Callback):
         def _before_train(self):
             raise StopTraining("nothing to do")
 
     remembers = Remembers()
     run(CallbackToHook(Never(), remembers), model())
-    assert remembers.steps == []
+    assert remembers.steps == [] and "Training ends: nothing to do." in caplog.text
 
 
 def test_a_callback_that_was_not_started_is_not_ended(graph):

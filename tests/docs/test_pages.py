@@ -7,6 +7,7 @@ from pathlib import Path
 
 import yaml
 
+from tests.manual_pages import code_blocks
 from towernmt.cli.commands import COMMANDS
 from towernmt.core.settings import all_keys
 from towernmt.documents.formats.document_formats import SUFFIXES
@@ -116,3 +117,17 @@ def test_the_site_fetches_nothing_from_outside() -> None:
     assert "http" not in text_of(ROOT / "mkdocs.yml") + text_of(DOCS / "assets" / "extra.css")
     for page in PAGES:
         assert not re.search(r"(?:src|href)=\"https?:", text_of(page)), page
+
+
+def test_programs_import_towernmt_before_tensorpack() -> None:
+    """Importing towernmt sets environment variables that TensorFlow, which tensorpack imports, reads only then."""
+    examples = sorted((ROOT / "examples").glob("*.py"))
+    programs = [(page.name, block) for page in [*ROOT.glob("*.md"), *PAGES]
+                for block in code_blocks(text_of(page), "python")]
+    programs += [(path.name, text_of(path)) for path in examples]
+    late = []
+    for name, program in programs:
+        first = re.search(r"^(?:from|import) (tensorpack|towernmt|from_run)\b(.*)", program, re.M)
+        if first and first[1] == "tensorpack" and "# after towernmt" not in first[2]:
+            late.append(name)
+    assert not late, late

@@ -52,12 +52,12 @@ def commands(page: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Return a directory with the toy data, made by the first two commands of the index; programs run there."""
+    """Return a directory with the toy data and the run of the index, in which the programs of all pages run."""
     place = tmp_path_factory.mktemp("tutorials")
     write_files("index.md", place)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
-        for line in commands("index.md")[:2]:
+        for line in commands("index.md"):
             run_command(line)
         yield place
 

@@ -269,7 +269,7 @@ class CallbackToHook(tf1.train.SessionRunHook):
         try:
             self._trainer.enter(session)
         except StopTraining as stop:
-            logger.info(f"Training was stopped by {stop}.")
+            logger.info(f"Training ends: {stop}.")
             coord.request_stop()
         except BaseException:
             try:
@@ -319,7 +319,7 @@ class CallbackToHook(tf1.train.SessionRunHook):
                 if is_training_step:
                     self._trainer.after_step()
             except StopTraining as stop:
-                logger.info(f"Training was stopped by {stop}.")
+                logger.info(f"Training ends: {stop}.")
                 run_context.request_stop()
 
     def end(self, session: Session) -> None:

@@ -52,7 +52,9 @@ class _CallablePackage(ModuleType):
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         module, name = type(self).function
-        return getattr(importlib.import_module(module), name)(*arguments, **options)
+        with without_noise():       # if this imports TensorFlow
+            function = getattr(importlib.import_module(module), name)
+        return function(*arguments, **options)
 
 
 def make_callable(package: str, module: str, name: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from towernmt.core.standard_streams import without_noise
 from towernmt.predict.background_export import BackgroundExport, FastEngine
 from towernmt.predict.engine_support import (
     ENGINES,
@@ -100,7 +101,8 @@ def open_engines(arguments: SearchArguments, stream: StreamSettings, engine: str
 
 
 def _graph(arguments: SearchArguments) -> TrainedSearch:
-    from towernmt.predict.search_towers import build_graph_search  # imports TensorFlow
+    with without_noise():
+        from towernmt.predict.search_towers import build_graph_search  # imports TensorFlow
 
     return build_graph_search(arguments)
 

@@ -11,6 +11,7 @@ from towernmt.checkpoint.packaged_run import open_run
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import SettingsError
 from towernmt.core.machine import processors
+from towernmt.core.standard_streams import without_noise
 from towernmt.predict.engine_choice import EngineChoice, open_engines
 from towernmt.predict.engine_support import ENGINES, default_precision
 from towernmt.predict.line_translator import (
@@ -195,8 +196,14 @@ def translation_config(run_dir: str | Path | SavedRun, beam_size: int | None = N
         CheckpointError: the checkpoint does not exist, or does not match the run's settings.
         SettingsError: an invalid value, not a run, or a missing GPU.
     """
-    from towernmt.predict.search.decoding_tower import decoding_for, decoding_signature, decoding_tower, output_names
-    from towernmt.predict.trained_model import TrainedModel  # here, because it imports TensorFlow
+    with without_noise():   # of TensorFlow, which these modules import
+        from towernmt.predict.search.decoding_tower import (
+            decoding_for,
+            decoding_signature,
+            decoding_tower,
+            output_names,
+        )
+        from towernmt.predict.trained_model import TrainedModel
 
     run = open_run(run_dir, False)
     settings = search_settings(run.group("search", SearchSettings()), beam_size, n_best, search)
