@@ -35,6 +35,7 @@ from towernmt.core.errors import DataError, DirectoryInUseError, SettingsError
 from towernmt.core.settings import apply_overrides
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
+from towernmt.dataflow.text.text_lines import read_lines
 from towernmt.dataflow.text.validation_set import ValidationSet
 from towernmt.evaluate.comparison import SignificanceSettings, System, compare
 from towernmt.evaluate.metrics import MetricSettings
@@ -287,7 +288,7 @@ def test_a_test_set_of_corrections_reports_what_is_left_out_and_packages_the_res
     assert job.output.read_bytes() == b"package" and stat.S_IMODE(job.output.stat().st_mode) == 0o460
 
 
-@pytest.mark.parametrize("kind", ["compressed", "pipe"])
+@pytest.mark.parametrize("kind", ["test.gz", "TEST.GZ", "pipe"])
 def test_the_package_is_tested_on_the_text_of_a_file_that_is_compressed_or_cannot_be_read_again(
         job: AdaptationJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     lines = [f"sentence {number}" for number in range(100)]
@@ -295,9 +296,9 @@ def test_the_package_is_tested_on_the_text_of_a_file_that_is_compressed_or_canno
     readers: list[int] = []
 
     def path() -> str:
-        if kind == "compressed":
-            (tmp_path / "test.gz").write_bytes(gzip.compress(content))
-            return str(tmp_path / "test.gz")
+        if kind != "pipe":
+            (tmp_path / kind).write_bytes(gzip.compress(content))
+            return str(tmp_path / kind)
         reader, writer = os.pipe()
         os.write(writer, content)
         os.close(writer)
@@ -307,7 +308,7 @@ def test_the_package_is_tested_on_the_text_of_a_file_that_is_compressed_or_canno
     packaged: list[tuple[str, str]] = []
     use_fakes(monkeypatch, lambda files: packaged.append(files))
     assert adapt_model(replace(job, test=(path(), path())), lambda line: None).rejection == ""
-    assert [Path(file).read_text().splitlines() for file in packaged[0]] == [lines, lines]
+    assert [[*read_lines(file)] for file in packaged[0]] == [lines, lines]
     for reader in readers:
         os.close(reader)
 
