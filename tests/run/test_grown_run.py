@@ -280,6 +280,15 @@ def test_the_command_takes_the_vocabulary_of_prepared_data_and_says_how_to_go_on
     assert RunDirectory(tmp_path / "grown").settings().model.source_vocab_size == 4 + len(NEW_SOURCE)
 
 
+@pytest.mark.parametrize("checkpoint", ["step-5", "{run}/checkpoints/step-5", "{run}/checkpoints/step-5/model"])
+def test_the_command_takes_a_checkpoint_by_name_path_or_prefix(run, tmp_path, checkpoint):
+    save_vocabularies(vocabulary(NEW_SOURCE), vocabulary(NEW_TARGET), tmp_path / "new")
+    shutil.copytree(run.checkpoints / "step-5", run.checkpoints / "step-6")
+    (run.checkpoints / "step-6" / "model.index").write_text("damaged")
+    assert main(["grow", "--model", str(run.path), "--checkpoint", checkpoint.format(run=run.path), "--vocabulary",
+                 str(tmp_path / "new"), "--output", str(tmp_path / "grown")]) == 0
+
+
 def test_the_command_refuses_a_vocabulary_that_is_not_there(run, tmp_path, capsys):
     assert main(["grow", "--model", str(run.path), "--output", str(tmp_path / "grown"), "--vocabulary",
                  str(tmp_path / "nowhere")]) == 1

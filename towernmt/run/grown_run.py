@@ -9,10 +9,9 @@ from pathlib import Path
 
 from tensorpack.utils import logger
 
-from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint, repeat_if_removed
 from towernmt.checkpoint.embedding_rows import grow_checkpoint, origins_in_both, row_origins
 from towernmt.checkpoint.records import check_vocabulary_of, provenance, vocabulary_fingerprint
-from towernmt.checkpoint.saved_run import check_run_output
+from towernmt.checkpoint.saved_run import check_run_output, open_run_checkpoint
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.preparation.vocabulary_plan import automatic_size
 from towernmt.dataflow.text.clean_text import clean
@@ -160,7 +159,7 @@ def _write_grown_run(run: RunDirectory, source: Vocabulary, target: Vocabulary, 
     for name, rows in origins.items():
         logger.info(f"{name}: {sum(bool(row.ids) for row in rows):,} of {len(rows):,} subwords begin with rows of the "
                     "run.")
-    opened = repeat_if_removed(lambda: OpenCheckpoint(run.checkpoint(checkpoint)))
+    opened = open_run_checkpoint(run, checkpoint)
     check_vocabulary_of(opened, run.vocabulary)
     grown = RunDirectory(output)
     with grown.making("towernmt grow"):
