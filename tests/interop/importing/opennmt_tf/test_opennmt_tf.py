@@ -274,3 +274,17 @@ def test_the_name_of_a_folder_is_not_a_pattern(tmp_path: Path) -> None:
     for name, value in read_opennmt_tf(ImportRequest(folder.rename(tmp_path / "plain") / "data.yml", heads=HEADS)
                                        ).weights.items():
         np.testing.assert_array_equal(model.weights[name], value)
+
+
+def test_a_file_next_to_the_configuration_comes_before_the_one_at_its_old_path(tmp_path: Path) -> None:
+    """The old path may by now be the vocabulary of another model."""
+    names = {f"{side}_vocabulary": str(tmp_path / f"trained/{side}.vocab") for side in ("source", "target")}
+    config = write_model(tmp_path / "copy", random_values(False), **names)
+    for name in names.values():
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text("other")
+    assert find_opennmt_tf_files(ImportRequest(config)).vocabularies == (
+        config.parent / "source.vocab", config.parent / "target.vocab")
+    for side in ("source", "target"):
+        (config.parent / f"{side}.vocab").unlink()
+    assert [str(path) for path in find_opennmt_tf_files(ImportRequest(config)).vocabularies] == [*names.values()]
