@@ -13,7 +13,7 @@ from tensorpack.tfutils.tower import PredictTowerContext
 
 from towernmt.checkpoint.checkpoint_files import write_checkpoint
 from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
-from towernmt.checkpoint.records import MADE_FROM, provenance, vocabulary_fingerprint
+from towernmt.checkpoint.records import IMPORTED_MODEL, MADE_FROM, provenance, vocabulary_fingerprint
 from towernmt.checkpoint.saved_run import IMPORTED
 from towernmt.checkpoint.weights import KEY as WEIGHTS
 from towernmt.checkpoint.weights import weights_of_graph
@@ -102,7 +102,7 @@ def write_imported_run(model: ForeignModel, output: str | Path) -> Path:
         for file in model.copied_files:
             (run.path / IMPORTED).mkdir(exist_ok=True)
             shutil.copyfile(file, run.path / IMPORTED / file.name)
-        run.save_settings(settings, provenance({**made_from, "imported": model.origin}))
+        run.save_settings(settings, provenance({**made_from, IMPORTED_MODEL: model.origin}))
     return written
 
 
