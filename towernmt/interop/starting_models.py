@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from towernmt import __version__
-from towernmt.checkpoint.checkpoint_files import checkpoint_path, checkpoint_steps
+from towernmt.checkpoint.checkpoint_files import UnwrittenCheckpointError, checkpoint_path, checkpoint_steps
 from towernmt.checkpoint.packaged_run import is_package, open_run
 from towernmt.checkpoint.restore import initial_checkpoint
 from towernmt.checkpoint.saved_run import SavedRun, run_of_checkpoint
@@ -172,6 +172,8 @@ def imported_once(model: ForeignModel) -> SavedRun:
         parent = user_cache() / FOLDER
         parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         return SavedRun(_import_into(model, parent / key))
+    except UnwrittenCheckpointError as error:
+        reason = error.reason
     except (OSError, RuntimeError) as error:
         reason = error.strerror or "" if isinstance(error, OSError) else str(error)
     log.warning("%s: the cache for imported models cannot be written (%s), so the model is imported into a temporary "

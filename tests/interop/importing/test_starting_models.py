@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +16,7 @@ from tests.interop.importing import opus
 from tests.interop.importing.opennmt_tf import test_opennmt_tf as opennmt_tf
 from tests.interop.importing.thumt import test_thumt as thumt
 from tests.interop.marian_npz import read_npz
+from towernmt.checkpoint import checkpoint_files
 from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
 from towernmt.core.errors import CheckpointError, DataError, SettingsError
 from towernmt.core.files import CACHE_VARIABLE
@@ -92,6 +95,23 @@ def test_a_model_is_opened_where_no_cache_can_be_written(make_opus: Make, tmp_pa
     assert start.run.exists() and start.run.checkpoint()
     del start
     assert not temporary.exists()
+
+
+@pytest.mark.thorough
+def test_a_model_is_opened_if_the_disk_of_the_cache_fills_while_its_weights_are_written(
+        make_opus: Make, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    flush = checkpoint_files.flush_to_disk
+
+    def flush_elsewhere(path: Path) -> None:
+        if path.is_relative_to(cache):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        flush(path)
+
+    monkeypatch.setattr(checkpoint_files, "flush_to_disk", flush_elsewhere)
+    start = open_starting_model(str(make_opus()), "--start")
+    assert not start.run.path.is_relative_to(cache) and Path(f"{start.run.checkpoint()}.index").is_file()
+    assert "the cache for imported models cannot be written (No space left on device), so the model is" in caplog.text
+    assert [*(cache / "imported").iterdir()] == []
 
 
 def test_an_8_bit_model_is_read_back_within_half_a_step(make_opus: Make) -> None:
