@@ -223,11 +223,13 @@ def test_the_command_adds_the_subwords_of_a_text(tmp_path, capsys, caplog, share
     (["--vocabulary", "a", "--target", "a"], "--source and --target belong together"),
     (["--vocabulary", "a", "--vocab-size", "9"], "--vocab-size 9 belongs to --source and --target"),
     (["--source", "nowhere", "--target", "nowhere"], "nowhere: the file does not exist"),
+    (["--source", "text", "--target", "blank"], "blank has no text: pass a file with one sentence per line."),
     (["--source", "text", "--target", "text", "--vocab-size", "4"], "--vocab-size 4 must be at least 5"),
     (["--source", "text", "--target", "text", "--vocab-size", "2147483648"], "and at most 10000000.")])
 def test_wrong_texts_are_refused_and_nothing_is_written(run, tmp_path, monkeypatch, capsys, options, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text").write_text("haus\n")
+    (tmp_path / "blank").write_text(" \n\n")
     assert main(["grow", "--model", str(run.path), "--output", "grown", *options]) == 1
     assert message in capsys.readouterr().err and not (tmp_path / "grown").exists()
 
