@@ -350,6 +350,16 @@ def use_fakes(monkeypatch: pytest.MonkeyPatch, packaged: Callable[[Any], object]
         SetResult("corrections", 9, 1.0, 2.0, 0.1), SetResult("test", 9, 1.0, 1.0, 1.0)])
 
 
+@pytest.mark.parametrize("minutes", ["-1", "nan", "inf"])
+def test_an_impossible_time_is_refused_by_the_name_of_its_option(
+        minutes: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = tmp_path / "text"
+    text.touch()
+    assert run_command("adapt", "--model", tmp_path, "--corrections", text, "--test", text, text, "--output",
+                       tmp_path.with_name("new.zip"), "--minutes", minutes) == 1
+    assert f"--minutes {minutes} must be a number of at least 0." in capsys.readouterr().err
+
+
 def test_two_adaptations_do_not_write_the_same_package(job: AdaptationJob) -> None:
     in_use = pytest.raises(DirectoryInUseError, match=r"w is in use: .*\(towernmt adapt\)")
     with DirectoryLock(job.work, "towernmt adapt"), in_use:
