@@ -242,3 +242,15 @@ def test_a_path_inside_a_run_is_answered_with_the_run_and_its_checkpoint(tmp_pat
         open_run(run / inside).saved_settings()
     with pytest.raises(SettingsError, match=said.format(run=run)):
         open_run(run / inside).vocabularies()
+
+
+def test_a_path_that_leads_out_of_a_run_is_not_inside_it(tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "settings.yaml").write_text("architecture: transformer\n")
+    monkeypatch.chdir(run)
+    with pytest.raises(SettingsError, match=r"^\.\./misspelt: the path does not exist; pass the --logdir"):
+        open_run("../misspelt").saved_settings()
+    monkeypatch.chdir(run / "checkpoints")
+    with pytest.raises(SettingsError, match=f"^../log is inside the run {run}: pass the run's directory, {run}."):
+        open_run("../log").saved_settings()

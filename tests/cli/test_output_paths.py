@@ -119,6 +119,21 @@ def test_only_its_own_command_writes_into_a_directory_of_another_command(command
                 check_output_paths(command, PARSERS[command], options(command, output=str(path)))
 
 
+@pytest.mark.parametrize(("command", "values", "message"), [
+    ("train", {"config": ""}, "--config is empty: pass a path, or leave out --config."),
+    ("train", {"monolingual": ""}, "--monolingual is empty: pass a path, or leave out --monolingual."),
+    ("train", {"source_monolingual": ""}, "--source-monolingual is empty: pass a path, or leave out"),
+    ("train", {"start": ""}, "--start is empty: pass a path, or leave out --start."),
+    ("train", {"teacher": ""}, "--teacher is empty: pass a path, or leave out --teacher."),
+    ("adapt", {"model": ""}, "--model is empty: pass a path."), ("import", {"path": ""}, "PATH is empty: pass a path."),
+    ("translate", {"input": ""}, "--input is empty: pass a path, or leave out --input.")])
+def test_an_empty_path_is_not_a_missing_option(command, values, message):
+    """The variable of a shell that is not set must not change what a command does."""
+    with pytest.raises(SettingsError) as error:
+        check_output_paths(command, PARSERS[command], options(command, **values))
+    assert message in str(error.value)
+
+
 def test_places_outside_the_disk_are_no_paths(text):
     for output in ("-", "s3://bucket/text", "postgresql://host/text", "/dev/null", "/dev/stdout"):
         check_output_paths("translate", PARSERS["translate"], options("translate", output=output, input="text"))

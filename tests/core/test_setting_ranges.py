@@ -67,7 +67,7 @@ def test_the_defaults_are_in_their_ranges(settings: Any) -> None:
     ("model.residual_dropout", "2", "--set: model.residual_dropout=2 must be at least 0 and below 1."),
     ("model.heads", "0", "--set: model.heads=0 must be at least 1 and at most 65536."),
     ("optimizer.learning_rate", "-1", "--set: optimizer.learning_rate=-1 must be above 0."),
-    ("train.clip_norm", "inf", "--set: train.clip_norm=inf must be at least 0."),
+    ("train.clip_norm", "inf", "--set: train.clip_norm=inf must be finite and at least 0."),
     ("data.seed", "99999999999999999999",
      f"--set: data.seed=99999999999999999999 must be at most {2**63 - 1}."),
     ("schedule.values", "0.1,-3", "--set: schedule.values=0.1,-3 must be at least 0."),

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from tests.documents import fake_translator as fakes
 from tests.processor_time import processor_seconds
+from towernmt.documents.addresses import addresses_in
 from towernmt.documents.emoticons import emoticons_in
 from towernmt.documents.formats.html import HtmlDocument
 from towernmt.documents.formats.plain import Lines
-from towernmt.documents.shields import addresses_in, codes_in, placeholders_in, symbols_in
+from towernmt.documents.shields import codes_in, placeholders_in, symbols_in
 from towernmt.documents.source_sentences import split_segment
 from towernmt.documents.translation import SplitSegments
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation

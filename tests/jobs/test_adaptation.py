@@ -37,6 +37,7 @@ from towernmt.core.settings import apply_overrides
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.prepared_data import open_prepared
+from towernmt.dataflow.text.text_lines import read_lines
 from towernmt.dataflow.text.validation_set import ValidationSet
 from towernmt.evaluate.comparison import SignificanceSettings, System, compare
 from towernmt.evaluate.metrics import MetricSettings
@@ -339,7 +340,7 @@ def test_a_test_set_of_corrections_reports_what_is_left_out_and_packages_the_res
     assert job.output.read_bytes() == b"package" and stat.S_IMODE(job.output.stat().st_mode) == 0o460
 
 
-@pytest.mark.parametrize("kind", ["compressed", "pipe"])
+@pytest.mark.parametrize("kind", ["test.gz", "TEST.GZ", "pipe"])
 def test_the_package_is_tested_on_the_text_of_a_file_that_is_compressed_or_cannot_be_read_again(
         job: AdaptationJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     lines = [f"sentence {number}" for number in range(100)]
@@ -347,9 +348,9 @@ def test_the_package_is_tested_on_the_text_of_a_file_that_is_compressed_or_canno
     readers: list[int] = []
 
     def path() -> str:
-        if kind == "compressed":
-            (tmp_path / "test.gz").write_bytes(gzip.compress(content))
-            return str(tmp_path / "test.gz")
+        if kind != "pipe":
+            (tmp_path / kind).write_bytes(gzip.compress(content))
+            return str(tmp_path / kind)
         reader, writer = os.pipe()
         os.write(writer, content)
         os.close(writer)
@@ -359,7 +360,7 @@ def test_the_package_is_tested_on_the_text_of_a_file_that_is_compressed_or_canno
     packaged: list[tuple[str, str]] = []
     use_fakes(monkeypatch, lambda files: packaged.append(files))
     assert adapt_model(replace(job, test=(path(), path())), lambda line: None).rejection == ""
-    assert [Path(file).read_text().splitlines() for file in packaged[0]] == [lines, lines]
+    assert [[*read_lines(file)] for file in packaged[0]] == [lines, lines]
     for reader in readers:
         os.close(reader)
 
@@ -399,6 +400,16 @@ def use_fakes(monkeypatch: pytest.MonkeyPatch, packaged: Callable[[Any], object]
     monkeypatch.setattr(adaptation, "_write_package", write_package)
     monkeypatch.setattr(adaptation, "compare_models", lambda *_: [
         SetResult("corrections", 9, 1.0, 2.0, 0.1), SetResult("test", 9, 1.0, 1.0, 1.0)])
+
+
+@pytest.mark.parametrize("minutes", ["-1", "nan", "inf"])
+def test_an_impossible_time_is_refused_by_the_name_of_its_option(
+        minutes: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = tmp_path / "text"
+    text.touch()
+    assert run_command("adapt", "--model", tmp_path, "--corrections", text, "--test", text, text, "--output",
+                       tmp_path.with_name("new.zip"), "--minutes", minutes) == 1
+    assert f"--minutes {minutes} must be a number of at least 0." in capsys.readouterr().err
 
 
 def test_two_adaptations_do_not_write_the_same_package(job: AdaptationJob) -> None:

@@ -274,6 +274,7 @@ def test_the_limits_of_both_models_are_shares_of_those_of_the_user(
 
 def test_translated_pairs_are_at_most_half_and_otherwise_as_frequent_as_true_ones() -> None:
     assert [translated_share(1000, count) for count in (1, 250, 1000, 9000)] == [0.001, 0.2, 0.5, 0.5]
+    assert translated_share(1_000_000, 10) == 0.0001        # 0 would leave out all translations
 
 
 @pytest.mark.parametrize(("changed", "message"), [

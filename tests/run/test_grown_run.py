@@ -223,11 +223,13 @@ def test_the_command_adds_the_subwords_of_a_text(tmp_path, capsys, caplog, share
     (["--vocabulary", "a", "--target", "a"], "--source and --target belong together"),
     (["--vocabulary", "a", "--vocab-size", "9"], "--vocab-size 9 belongs to --source and --target"),
     (["--source", "nowhere", "--target", "nowhere"], "nowhere: the file does not exist"),
+    (["--source", "text", "--target", "blank"], "blank has no text: pass a file with one sentence per line."),
     (["--source", "text", "--target", "text", "--vocab-size", "4"], "--vocab-size 4 must be at least 5"),
     (["--source", "text", "--target", "text", "--vocab-size", "2147483648"], "and at most 10000000.")])
 def test_wrong_texts_are_refused_and_nothing_is_written(run, tmp_path, monkeypatch, capsys, options, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text").write_text("haus\n")
+    (tmp_path / "blank").write_text(" \n\n")
     assert main(["grow", "--model", str(run.path), "--output", "grown", *options]) == 1
     assert message in capsys.readouterr().err and not (tmp_path / "grown").exists()
 
@@ -278,6 +280,15 @@ def test_the_command_takes_the_vocabulary_of_prepared_data_and_says_how_to_go_on
     assert main([*arguments, str(tmp_path / "data")]) == 0
     assert f"towernmt train --start {tmp_path / 'grown'} " in capsys.readouterr().out
     assert RunDirectory(tmp_path / "grown").settings().model.source_vocab_size == 4 + len(NEW_SOURCE)
+
+
+@pytest.mark.parametrize("checkpoint", ["step-5", "{run}/checkpoints/step-5", "{run}/checkpoints/step-5/model"])
+def test_the_command_takes_a_checkpoint_by_name_path_or_prefix(run, tmp_path, checkpoint):
+    save_vocabularies(vocabulary(NEW_SOURCE), vocabulary(NEW_TARGET), tmp_path / "new")
+    shutil.copytree(run.checkpoints / "step-5", run.checkpoints / "step-6")
+    (run.checkpoints / "step-6" / "model.index").write_text("damaged")
+    assert main(["grow", "--model", str(run.path), "--checkpoint", checkpoint.format(run=run.path), "--vocabulary",
+                 str(tmp_path / "new"), "--output", str(tmp_path / "grown")]) == 0
 
 
 def test_the_command_refuses_a_vocabulary_that_is_not_there(run, tmp_path, capsys):

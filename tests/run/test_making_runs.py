@@ -45,7 +45,9 @@ def test_a_failed_attempt_leaves_the_files_of_the_user(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     run = RunDirectory(tmp_path)
     with pytest.raises(OSError, match="full"), run.making("towernmt import"):
-        run.vocabulary.mkdir()
+        for folder in (run.vocabulary, run.code):       # of a grown run of a custom model
+            folder.mkdir()
+            (folder / "file").write_text("new")
         raise OSError("full")
     assert os.listdir(tmp_path) == ["notes.txt"]
 

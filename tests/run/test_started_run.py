@@ -316,3 +316,16 @@ def test_the_notes_of_an_imported_model_are_reported_once(start: StartingModel, 
         assert resolve_settings(sources).notes == ["A note."]
     run = begun(RunDirectory(tmp_path / "second"), start)
     assert resolve_settings(SettingsSources(start=start, run=run, open_data=lambda: data)).notes == []
+
+
+def test_a_path_of_a_setting_may_begin_with_the_home_directory(
+        start: StartingModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell replaces `~` at the beginning of a word only, and a settings file is not read by a shell."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    paths = {"init.checkpoint": "~/first", "search.shortlist": "~/a b.lexicon", "init.source_embeddings": "~/v.npy"}
+    values = flatten(resolve_settings(SettingsSources(overrides=(Overrides("mine.yaml", paths),))).settings)
+    assert {key: values[key] for key in paths} == {key: f"{tmp_path}/{path[2:]}" for key, path in paths.items()}
+    run = begun(RunDirectory(tmp_path / "second"), start)
+    (run.path / "automatic.yaml").write_text("")
+    again = SettingsSources(run=run, overrides=(Overrides("--set", {"init.checkpoint": "~/first"}),))
+    assert resolve_settings(again).settings.init.checkpoint == start.location

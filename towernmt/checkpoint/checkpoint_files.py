@@ -36,6 +36,16 @@ _UNFINISHED = ".writing-"
 _REMOVED = ".removing-"
 
 
+class UnwrittenCheckpointError(CheckpointError):
+    """A checkpoint cannot be written.
+
+    Attributes:
+        reason: the reason, without the path and the advice of the message.
+    """
+
+    reason = ""
+
+
 def checkpoint_steps(directory: Path) -> list[int]:
     """Return the steps of the complete checkpoints in a directory, in ascending order."""
     if not directory.is_dir():
@@ -82,7 +92,8 @@ def write_checkpoint(saver: Any, session: Session, directory: Path, step: int, s
         state: values that JSON can represent, the content of `state.json`.
 
     Raises:
-        CheckpointError: the disk is full or the directory cannot be written; earlier checkpoints are unchanged.
+        UnwrittenCheckpointError: the disk is full or the directory cannot be written; earlier checkpoints are
+            unchanged.
     """
     from towernmt.core.tf_compat import tf  # the import takes seconds, and listing checkpoints does not need it
 
@@ -224,10 +235,13 @@ def _warn_of_rest(directory: Path, error: OSError) -> None:
                     directory, error.strerror)
 
 
-def _not_written(checkpoint: Path, error: Exception) -> CheckpointError:
+def _not_written(checkpoint: Path, error: Exception) -> UnwrittenCheckpointError:
     reason = reason_of(error, checkpoint.parent)
-    return CheckpointError(f"{checkpoint}: the checkpoint could not be written ({reason}). Free disk space or make the "
-                           "directory writable, and run the same command to resume from the last checkpoint.")
+    unwritten = UnwrittenCheckpointError(
+        f"{checkpoint}: the checkpoint could not be written ({reason}). Free disk space or make the directory "
+        "writable, and run the same command again; a training resumes from its last checkpoint.")
+    unwritten.reason = reason
+    return unwritten
 
 
 def reason_of(error: Exception, path: Path) -> str:

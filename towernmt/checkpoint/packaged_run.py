@@ -14,7 +14,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from towernmt.checkpoint.checkpoint_files import checkpoint_path, write_values
+from towernmt.checkpoint.checkpoint_files import UnwrittenCheckpointError, checkpoint_path, write_values
 from towernmt.checkpoint.package_manifest import CARD, EXPORTS, SHORTLIST, WEIGHTS
 from towernmt.checkpoint.package_reader import Package, is_package
 from towernmt.checkpoint.records import MADE_FROM
@@ -169,8 +169,9 @@ class PackagedRun(SavedRun):
             with complete_directory(self.checkpoints, f"unpacking the weights of {self.file.name}") as unfinished:
                 write_values(values, unfinished, step, state)
                 write_checksums(unfinished)
-        except OSError as error:
-            raise CheckpointError(f"{self.file}: the weights cannot be unpacked in {self.path} ({error.strerror}). "
+        except (OSError, UnwrittenCheckpointError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error.reason
+            raise CheckpointError(f"{self.file}: the weights cannot be unpacked in {self.path} ({reason}). "
                                   f"Free disk space there, or set {CACHE_VARIABLE} to a writable folder.") from error
 
 

@@ -137,6 +137,8 @@ MADE_FROM, MADE_WITH = "made_from", "made_with"
 """The keys of `settings.yaml` that are not settings."""
 INITIAL_WEIGHTS = "initial_weights"
 """The key in `MADE_FROM` of the checksum (`checksum_of_weights`) of the model with whose parameters the run began."""
+IMPORTED_MODEL = "imported"
+"""The key in `MADE_FROM` of the system and the file of an imported model."""
 _VOCABULARY_FILE = re.compile(r"(source|target|source_factor_\d+)\.(model|codes|pieces|words)")
 
 

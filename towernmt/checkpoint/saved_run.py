@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -252,7 +253,12 @@ _LEVELS_INSIDE = 3
 
 def run_around(path: Path) -> SavedRun | None:
     """Return the run that contains a path, or None."""
-    return next((run for run in map(SavedRun, path.absolute().parents[:_LEVELS_INSIDE]) if run.exists()), None)
+    return next((run for run in map(SavedRun, _absolute(path).parents[:_LEVELS_INSIDE]) if run.exists()), None)
+
+
+def _absolute(path: Path) -> Path:
+    """Return an absolute path without `..`, so that `../other` does not lie in the working directory."""
+    return Path(os.path.abspath(path))
 
 
 def run_of_checkpoint(directory: Path) -> SavedRun | None:
@@ -262,8 +268,9 @@ def run_of_checkpoint(directory: Path) -> SavedRun | None:
 
 def _named_inside(run: SavedRun, path: Path) -> str:
     """Return the end of a message that names the run, and the checkpoint if any, for a path inside the run."""
-    depth = len(path.absolute().relative_to(run.path).parts)
-    run_path = path.parents[depth - 1] if len(path.parents) >= depth else run.path
+    depth = len(_absolute(path).relative_to(run.path).parts)
+    is_shown = len(path.parents) >= depth and ".." not in path.parts
+    run_path = path.parents[depth - 1] if is_shown else run.path
     name = next((name for name in (path.name, path.parent.name) if re.fullmatch(r"step-\d+", name)), None)
     if name is None:
         return f"inside the run {run_path}: pass the run's directory, {run_path}."

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 from pathlib import Path
 
+from towernmt.core.errors import SettingsError
 from towernmt.core.settings import parse_assignments
 
 
@@ -48,6 +50,8 @@ def add_adapt_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_adapt(options: argparse.Namespace) -> int:
     """Adapt a model, print the comparison, and return the exit status: 1 if no package was written."""
+    if not 0 <= options.minutes < math.inf:
+        raise SettingsError(f"--minutes {options.minutes:g} must be a number of at least 0.")
     overrides = {"train.minutes": options.minutes, **parse_assignments(options.assignments)}
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 

@@ -91,13 +91,14 @@ def run_grow(args: argparse.Namespace) -> int:
         raise SettingsError(f"--vocab-size {args.vocab_size} belongs to --source and --target: leave it out.")
     vocabulary = None if args.vocabulary is None else _vocabulary_directory(Path(args.vocabulary))
 
+    from towernmt.checkpoint.saved_run import open_run_checkpoint
     from towernmt.interop.starting_models import open_starting_model
     from towernmt.run.directory import RunDirectory
     from towernmt.run.grown_run import extend_vocabulary, grow_vocabulary  # imports TensorFlow
 
     start = open_starting_model(args.model, "--model", args.trust_code)
     checkpoint_name = args.checkpoint or start.checkpoint
-    start.run.checkpoint(checkpoint_name)       # unpacks the weights of a package
+    open_run_checkpoint(start.run, checkpoint_name).close()     # unpacks the weights of a package
     run, train = RunDirectory(start.run.path), f"towernmt train --start {quote(args.output)} --data DATA --logdir NEW"
     if vocabulary is None:
         checkpoint = extend_vocabulary(run, args.source, args.target, args.output, args.vocab_size, checkpoint_name)

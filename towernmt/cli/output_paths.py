@@ -1,4 +1,4 @@
-"""Refuse to write over an input of a command, or into a directory that belongs to another command.
+"""Refuse to write over an input of a command, or into a directory of another command, and refuse empty paths.
 
 Every command passes through `check_output_paths` before it runs. `Command.outputs` declares the options that name
 outputs. All other options that name paths count as inputs, so a new option is covered without a line here.
@@ -26,6 +26,9 @@ NO_PATHS = frozenset(
     "UTILITY W,W,... WEIGHT WHICH WORDS WORDS|TOKENS X YYYY-MM-DD".split())
 """The metavars of options whose values are no paths."""
 
+_PATHS_ALONE = frozenset("DATA DIR DIRECTORY FILE MODEL PATH RUN URI".split())
+"""The metavars of options whose values are always paths."""
+
 _LITERALS = (None, "", "-")
 _SQLITE = re.compile(r"sqlite:///(.+?)(?:\?.*)?$")
 
@@ -51,9 +54,10 @@ def check_output_paths(command: str, parser: argparse.ArgumentParser, options: a
 
     Raises:
         DataError: names the two options, the directory, or the closed stream.
-        SettingsError: names the two options, or the directory.
+        SettingsError: names the two options, the directory, or the option with an empty path.
     """
     _refuse_closed_streams(command, options, closed_streams)
+    _refuse_empty_inputs(parser, options, COMMANDS[command].outputs)
     declared, names = COMMANDS[command].outputs, path_options(parser)
     inputs = {names[dest]: list(_paths(getattr(options, dest, None))) for dest in names if dest not in declared}
     outputs = {names[dest]: _output(getattr(options, dest, None)) for dest in declared}
@@ -76,6 +80,26 @@ def check_output_paths(command: str, parser: argparse.ArgumentParser, options: a
     for dest, declaration in declared.items():
         if (output := outputs[names[dest]]) is not None:
             _check_writable(declaration, names[dest], output)
+
+
+def _refuse_empty_inputs(parser: argparse.ArgumentParser, options: argparse.Namespace, outputs: Collection[str]
+                         ) -> None:
+    """Refuse an option with an empty path, such as that of a shell variable that is not set.
+
+    A command would ignore the option, and train without `--config` or `--monolingual`, for example.
+
+    Args:
+        parser: parser of the command.
+        options: parsed options.
+        outputs: destinations of the options that name outputs.
+    """
+    for action in parser._actions:
+        value = getattr(options, action.dest, None)
+        is_empty = "" in value if isinstance(value, list) else value == ""
+        if is_empty and action.metavar in _PATHS_ALONE and action.default != "" and action.dest not in outputs:
+            name = action.option_strings[0] if action.option_strings else action.dest.upper()
+            alternative = "" if action.required else f", or leave out {name}"
+            raise SettingsError(f"{name} is empty: pass a path{alternative}.")
 
 
 def _check_writable(declaration: Output, name: str, output: str) -> None:

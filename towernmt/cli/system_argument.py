@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -45,7 +46,7 @@ class SystemArgument(NamedTuple):
         if run is None:
             raise SettingsError(f"--system {self.path}: the checkpoint {checkpoint} is not inside a run, which has its "
                                 "vocabulary and settings: pass a checkpoint in the directory of its run.")
-        return next((parent for parent in checkpoint.parents if parent.absolute() == run.path), run.path)
+        return next((parent for parent in checkpoint.parents if os.path.abspath(parent) == str(run.path)), run.path)
 
     def _paths(self) -> list[Path]:
         paths = [Path(self.path)] if Path(self.path).exists() else [Path(text) for text in self.path.split("+")]

@@ -136,7 +136,8 @@ def _breach(field: dataclasses.Field[Any], value: Any) -> str:
         if math.isfinite(number) and abs(number) > LARGEST_NUMBER:
             return f"must be at most {LARGEST_NUMBER:g}"
         if not limits.holds(number):
-            return f"must be {limits}"
+            finite = "finite and " if math.isinf(number) and limits != Range() else ""
+            return f"must be {finite}{limits}"
     return ""
 
 

@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 import regex  # type: ignore[import-untyped]
 
+from towernmt.documents.addresses import addresses_in, continues
 from towernmt.documents.segments import Mark, Part, Shielded, Tag, plain_text
-from towernmt.documents.shields import EVERYTHING, Attached, Protection, addresses_in, continues, with_shields
+from towernmt.documents.shields import EVERYTHING, Attached, Protection, with_shields
 
 _LAST_WORD = regex.compile(r"(?r)[\p{L}\p{N}]+$")
 _FIRST_WORD = regex.compile(r"[\p{L}\p{N}]+")

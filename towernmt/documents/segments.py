@@ -95,6 +95,9 @@ def spaced_text(segment: Segment) -> str:
 
 SPACE = re.compile("[\\s\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 """White space as `towernmt.dataflow.text.text_lines` defines it."""
+UNSPACED = ("\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+            "\U00020000-\U0003ffff")
+"""Characters of scripts without spaces between words, for a class of a regular expression."""
 
 
 class Atom(NamedTuple):

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from towernmt.documents.atom_alignment import TargetAtom
 from towernmt.documents.protection import ShieldedWithMarks
-from towernmt.documents.segments import Mark, Part, Segment, Tag
-from towernmt.documents.shields import UNSPACED, Attached, PlainShielded
+from towernmt.documents.segments import UNSPACED, Mark, Part, Segment, Tag
+from towernmt.documents.shields import Attached, PlainShielded
 from towernmt.documents.source_sentences import Gap, SourceSentence
 
 _UNSPACED = re.compile(f"[{UNSPACED}]")

@@ -12,7 +12,8 @@ import numpy as np
 from tensorpack.tfutils.tower import PredictTowerContext
 
 from towernmt.checkpoint.checkpoint_files import write_checkpoint
-from towernmt.checkpoint.records import MADE_FROM, provenance, vocabulary_fingerprint
+from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
+from towernmt.checkpoint.records import IMPORTED_MODEL, MADE_FROM, provenance, vocabulary_fingerprint
 from towernmt.checkpoint.saved_run import IMPORTED
 from towernmt.checkpoint.weights import KEY as WEIGHTS
 from towernmt.checkpoint.weights import weights_of_graph
@@ -50,6 +51,10 @@ def checkpoint_prefix(path: Path, system: str) -> Path:
                         "prefix of a checkpoint, such as model.ckpt-10000.")
 
 
+_DAMAGED = (tf.errors.OpError, ValueError, RuntimeError, IndexError)
+"""The exceptions of TensorFlow at a damaged checkpoint; IndexError at a file that ends too early."""
+
+
 def open_checkpoint(prefix: Path, name_of: Callable[[str], str]) -> ForeignParameters:
     """Return the parameters of a checkpoint; each is read when it is used.
 
@@ -60,19 +65,20 @@ def open_checkpoint(prefix: Path, name_of: Callable[[str], str]) -> ForeignParam
     Raises:
         CheckpointError: the checkpoint cannot be read.
     """
+    opened = OpenCheckpoint(prefix)     # TensorFlow treats [ and * in the name of a file as a pattern
     try:
-        reader = tf.train.load_checkpoint(str(prefix))
+        reader = tf.train.load_checkpoint(opened.prefix)
         shapes = reader.get_variable_to_shape_map()
-    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+    except _DAMAGED as error:
         raise CheckpointError(f"{prefix}: not a TensorFlow checkpoint, or the checkpoint is damaged.") from error
     names = {name_of(name): name for name in shapes if name_of(name)}
 
     def value(name: str) -> object:
         try:
             return reader.get_tensor(names[name])
-        except (tf.errors.OpError, ValueError, RuntimeError) as error:
-            raise CheckpointError(f"{prefix}: cannot read the variable {names[name]}: the checkpoint is damaged."
-                                  ) from error
+        except _DAMAGED as error:       # `opened` has to exist until here, because TensorFlow opens its files by name
+            raise CheckpointError(f"{opened.original}: cannot read the variable {names[name]}: the checkpoint is "
+                                  "damaged.") from error
 
     return ForeignParameters(str(prefix), {name: tuple(shapes[saved]) for name, saved in names.items()}, value)
 
@@ -96,7 +102,7 @@ def write_imported_run(model: ForeignModel, output: str | Path) -> Path:
         for file in model.copied_files:
             (run.path / IMPORTED).mkdir(exist_ok=True)
             shutil.copyfile(file, run.path / IMPORTED / file.name)
-        run.save_settings(settings, provenance({**made_from, "imported": model.origin}))
+        run.save_settings(settings, provenance({**made_from, IMPORTED_MODEL: model.origin}))
     return written
 
 

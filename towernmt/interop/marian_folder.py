@@ -23,6 +23,7 @@ _EARLIER = re.compile(r"\.iter\d+(?=\.npz$)")
 """Part of the name of an earlier state of a model, which `.npz` without it contains at the end of the training."""
 _HUGGING_FACE = ("pytorch_model*.bin", "*.safetensors", "tf_model.h5")
 _COMPRESSED = ("*.npz.gz", "*.bin.gz", "*vocab*.gz")
+_ARCHIVES = ("*.zip", "*.tar", "*.tar.gz", "*.tgz")
 
 
 @dataclass(frozen=True)
@@ -100,12 +101,14 @@ def _model_file(path: Path, decoder: dict[str, Any]) -> Path:
 
 
 def _refuse_other_formats(files: Iterable[Path]) -> None:
-    """Refuse files of models that must be converted or decompressed before towernmt can read them."""
+    """Refuse files of models that must be converted, unpacked or decompressed before towernmt can read them."""
     for file in files:
         if _matches(file, _HUGGING_FACE):
             raise SettingsError(f"{file} is a model in the format of Hugging Face, which towernmt does not read: for a "
                                 "model of OPUS-MT, download the original Marian archive that its model card names "
                                 "(\"original weights\"), unpack it, and pass its folder.")
+        if _matches(file, _ARCHIVES):
+            raise SettingsError(f"{file} is an archive: unpack it, and pass the folder of its files.")
         if _matches(file, _COMPRESSED):
             raise SettingsError(f"{file} is compressed: decompress all files of the model with `gunzip`, and pass them "
                                 "again.")

@@ -99,9 +99,14 @@ def _mapping(origin: Path, options: Mapping[str, Any], name: str) -> Mapping[str
 
 
 def _find(origin: Path, folders: list[Path], name: Any, what: str) -> Path:
-    """Return the path of a file, whose name may contain directories of the machine of the training."""
-    paths = Path(str(name)), Path(Path(str(name)).name)
-    for path in (folder / path for path in paths for folder in folders):
+    """Return the path of a file, whose name may contain directories of the machine of the training.
+
+    A file next to the configuration or the checkpoints comes first, because the named path may by now be the file of
+    another model.
+    """
+    named = Path(str(name))
+    relative_paths = (Path(named.name),) if named.is_absolute() else (named, Path(named.name))
+    for path in (*(folder / path for path in relative_paths for folder in folders), named):
         if path.exists():
             return path
     raise SettingsError(f"{origin}: {what} ({name}) is missing: put it next to the configuration or into model_dir.")

@@ -13,17 +13,19 @@ import json
 import logging
 import shutil
 import weakref
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from towernmt import __version__
+from towernmt.checkpoint.checkpoint_files import UnwrittenCheckpointError, checkpoint_path, checkpoint_steps
 from towernmt.checkpoint.packaged_run import is_package, open_run
 from towernmt.checkpoint.restore import initial_checkpoint
 from towernmt.checkpoint.saved_run import SavedRun, run_of_checkpoint
-from towernmt.core.directories import directory_kind
-from towernmt.core.errors import SettingsError
-from towernmt.core.files import CACHE_VARIABLE, is_undamaged, user_cache, write_checksums
+from towernmt.core.directories import CHECKPOINT, PACKAGE_MANIFEST, RUN, RUN_SETTINGS, directory_kind
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.core.files import CACHE_VARIABLE, DAMAGED_ZIP, is_undamaged, user_cache, write_checksums
 from towernmt.core.temporary_directories import ScratchDirectory, complete_directory
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.vocabulary.base import SUFFIXES
@@ -108,6 +110,7 @@ def with_vocabulary_of(settings: PrepareSettings, model: str, directory: Path) -
 
     Raises:
         SettingsError: a setting contradicts the vocabularies.
+        DataError: a vocabulary is missing.
     """
     for name in _VOCABULARY_SETTINGS:
         value = getattr(settings, name)
@@ -115,14 +118,20 @@ def with_vocabulary_of(settings: PrepareSettings, model: str, directory: Path) -
             option = f"--{name.replace('_', '-')}"
             passed = option if isinstance(value, bool) else f"{option} {value}"
             raise SettingsError(f"{passed}: the vocabularies are those of --vocabulary-of {model}: leave out {option}.")
-    files = {side: next(file for suffix in SUFFIXES if (file := directory / f"{side}{suffix}").is_file())
-             for side in ("source", "target")}
+    files = {side: _vocabulary_file(directory, side) for side in ("source", "target")}
     factors = len([*directory.glob("source_factor_*.words")])
     if settings.factors not in (0, factors):
         raise SettingsError(f"The text has {settings.factors} source factors, but --vocabulary-of {model} has "
                             f"{factors}: pass text with {factors} source factors.")
     return dataclasses.replace(settings, source_vocab=str(files["source"]), target_vocab=str(files["target"]),
                                source_factors=0 if settings.source_factor_files else factors)
+
+
+def _vocabulary_file(directory: Path, side: str) -> Path:
+    file = next((file for suffix in SUFFIXES if (file := directory / f"{side}{suffix}").is_file()), None)
+    if file is None:
+        raise DataError(f"{directory} contains no {side} vocabulary: restore the vocabularies of the model.")
+    return file
 
 
 def read_foreign_model(location: str, option: str) -> ForeignModel:
@@ -132,6 +141,8 @@ def read_foreign_model(location: str, option: str) -> ForeignModel:
         TowerNMTError: see `open_starting_model`.
     """
     path = Path(location)
+    if problem := _problem_of_part(path):
+        raise SettingsError(f"{option} {location} {problem}")
     detected = detect_system(path)
     if detected is None:
         kind = directory_kind(path) if path.is_dir() else ""
@@ -161,10 +172,12 @@ def imported_once(model: ForeignModel) -> SavedRun:
         parent = user_cache() / FOLDER
         parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         return SavedRun(_import_into(model, parent / key))
+    except UnwrittenCheckpointError as error:
+        reason = error.reason
     except (OSError, RuntimeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        log.warning("%s: the cache for imported models cannot be written (%s), so the model is imported into a "
-                    "temporary directory. Set %s to a writable folder.", model.origin, reason, CACHE_VARIABLE)
+        reason = error.strerror or "" if isinstance(error, OSError) else str(error)
+    log.warning("%s: the cache for imported models cannot be written (%s), so the model is imported into a temporary "
+                "directory. Set %s to a writable folder.", model.origin, reason, CACHE_VARIABLE)
     scratch = ScratchDirectory(f"importing {model.origin}")
     run = SavedRun(scratch.path / key)
     weakref.finalize(run, scratch.remove)
@@ -200,6 +213,37 @@ def _import_into(model: ForeignModel, folder: Path) -> Path:
 
 def _is_run_or_package(path: Path) -> bool:
     """Return whether a path is a run, a checkpoint of a run, or a package."""
-    if path.is_file():
-        return path.suffix != ".npz" and is_package(path)       # NumPy's .npz is a zip file, too
+    if path.is_file():      # NumPy's .npz is a zip file, too
+        return path.suffix != ".npz" and is_package(path) and not _is_archive_of_marian(path)
     return SavedRun(path).exists() or run_of_checkpoint(path) is not None
+
+
+def _is_archive_of_marian(file: Path) -> bool:
+    """Return whether a file is a zip archive with a Marian model, such as those of OPUS-MT, and no package."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            names = archive.namelist()
+    except (OSError, *DAMAGED_ZIP):
+        return False
+    return PACKAGE_MANIFEST not in names and any(name.endswith(".npz") for name in names)
+
+
+def _problem_of_part(path: Path) -> str:
+    """Return the end of a message on a path that is only a part of a model, or an archive of one; "" for other paths.
+
+    Without it, the files of a run would be taken for those of OpenNMT-tf, which have similar names.
+    """
+    if path.is_file() and path.suffix != ".npz" and _is_archive_of_marian(path):
+        return "is an archive of a Marian model: unpack it, and pass the folder of its files."
+    if path.name == RUN_SETTINGS and directory_kind(path.parent) == RUN:
+        return f"is a file of the run {path.parent}: pass this directory."
+    if directory_kind(path) == RUN:
+        return f"is a run whose {RUN_SETTINGS} is missing: restore this file."
+    if directory_kind(path) == CHECKPOINT:
+        return "is a checkpoint outside of its run: pass a checkpoint in the directory of its run."
+    if directory_kind(path.parent) == CHECKPOINT:
+        return f"is a part of the checkpoint {path.parent}: pass this directory."
+    if steps := checkpoint_steps(path):
+        return (f"contains checkpoints of a run: pass one of them, such as {checkpoint_path(path, steps[-1])}, or the "
+                "directory of the run.")
+    return ""

@@ -27,7 +27,7 @@ from towernmt.dataflow.preparation.preparation import NoPairLeftError, prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.prepared_data import open_prepared
 from towernmt.dataflow.text.clean_text import clean, with_tag
-from towernmt.dataflow.text.text_lines import read_lines
+from towernmt.dataflow.text.text_lines import is_compressed, read_lines
 from towernmt.dataflow.text.validation_set import ValidationFiles, ValidationSet, read_lines_of_set
 from towernmt.evaluate.metrics import make_metrics
 from towernmt.interop.model_card import CardText
@@ -253,8 +253,8 @@ def _test_files(job: AdaptationJob, test: ValidationSet, directory: Path) -> tup
 
     The files of the job may be compressed, or pipes that cannot be read again.
     """
-    paths = [directory / "test" / side / Path(file).name.removesuffix(".gz")
-             for side, file in zip(("source", "reference"), job.test, strict=True)]
+    names = (Path(file).stem if is_compressed(file) else Path(file).name for file in job.test)
+    paths = [directory / "test" / side / name for side, name in zip(("source", "reference"), names, strict=True)]
     for path, lines in zip(paths, (test.source, *test.references), strict=True):
         write_text(path, "".join(f"{line}\n" for line in lines))
     return str(paths[0]), str(paths[1])

@@ -28,8 +28,8 @@ MODEL_LIMIT_SHARE = {"train.steps": 0.5, "train.epochs": 0.5, "train.minutes": 0
 """Limits of the model that translates, as a share of the user's limits."""
 TRANSLATION_TIME_SHARE = 0.25
 """Maximum share of `train.minutes` for the translation."""
-MAX_TRANSLATED_SHARE = 0.5
-"""Largest share of the translated pairs in the training."""
+MIN_TRANSLATED_SHARE, MAX_TRANSLATED_SHARE = 0.0001, 0.5
+"""Least and largest share of the translated pairs in the training. With a share of 0, there would be none."""
 SPACE_FACTOR = 5
 """Free disk space that the stages need, in sizes of the text: for translations, prepared pairs and temporary files."""
 
@@ -224,8 +224,8 @@ def final_limits(limits: Mapping[str, float], spent_minutes: float) -> dict[str,
 
 
 def translated_share(pairs: int, translated: int) -> float:
-    """Return the share of the translated pairs in training: that in all pairs, but at most `MAX_TRANSLATED_SHARE`."""
-    return min(MAX_TRANSLATED_SHARE, round(translated / (translated + pairs), 4))
+    """Return the share of the translated pairs in training: that in all pairs, within the limits of the share."""
+    return min(MAX_TRANSLATED_SHARE, max(MIN_TRANSLATED_SHARE, round(translated / (translated + pairs), 4)))
 
 
 def training_limits(settings: Settings) -> dict[str, float]:

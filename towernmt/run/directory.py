@@ -225,7 +225,7 @@ class RunDirectory(SavedRun):
 
     def _remove_incomplete(self) -> None:
         self.settings_file.unlink(missing_ok=True)
-        for path in (self.checkpoints, self.vocabulary, self.path / IMPORTED):
+        for path in (self.checkpoints, self.vocabulary, self.code, self.path / IMPORTED):
             shutil.rmtree(path, ignore_errors=True)
 
     def refuse_prepared_data(self) -> None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tensorpack.utils import logger
 
-from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint, repeat_if_removed
 from towernmt.checkpoint.embedding_rows import grow_checkpoint, origins_in_both, row_origins
 from towernmt.checkpoint.records import check_vocabulary_of, provenance, vocabulary_fingerprint
-from towernmt.checkpoint.saved_run import check_run_output
-from towernmt.core.errors import SettingsError
+from towernmt.checkpoint.saved_run import check_run_output, open_run_checkpoint
+from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.preparation.vocabulary_plan import automatic_size
 from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.text.text_lines import read_lines
@@ -85,7 +84,7 @@ def extend_vocabulary(run: RunDirectory, source_text: str | Path, target_text: s
     if factors_of(source):
         raise SettingsError(f"{run.path}: a vocabulary with source factors cannot be extended by text: pass prepared "
                             "data as --vocabulary.")
-    source_lines, target_lines = (_sample(read_lines(file)) for file in (source_text, target_text))
+    source_lines, target_lines = (_sample(file) for file in (source_text, target_text))
     facts = SourceCounts.of(source_lines).text()
     if source is target:        # learned only once
         new_source = new_target = _extended({"source and target": source}, source_lines + target_lines, size)[0]
@@ -113,14 +112,20 @@ def _extended(vocabularies: Mapping[str, Vocabulary], lines: Sequence[str], size
     return extended_vocabularies
 
 
-def _sample(lines: Iterable[str]) -> list[str]:
-    """Return a random sample of cleaned lines, all if there are at most `MAX_SENTENCES`."""
+def _sample(file: str | Path) -> list[str]:
+    """Return a random sample of the cleaned lines of a file, all if there are at most `MAX_SENTENCES`.
+
+    Raises:
+        DataError: the file cannot be read, or all of its lines are blank.
+    """
     draw, sample = random.Random(1), list[str]()
-    for number, line in enumerate(lines):
+    for number, line in enumerate(read_lines(file)):
         if number < MAX_SENTENCES:
             sample.append(clean(line))
         elif (index := draw.randrange(number + 1)) < MAX_SENTENCES:
             sample[index] = clean(line)
+    if not any(sample):
+        raise DataError(f"{file} has no text: pass a file with one sentence per line.")
     return sample
 
 
@@ -160,7 +165,7 @@ def _write_grown_run(run: RunDirectory, source: Vocabulary, target: Vocabulary, 
     for name, rows in origins.items():
         logger.info(f"{name}: {sum(bool(row.ids) for row in rows):,} of {len(rows):,} subwords begin with rows of the "
                     "run.")
-    opened = repeat_if_removed(lambda: OpenCheckpoint(run.checkpoint(checkpoint)))
+    opened = open_run_checkpoint(run, checkpoint)
     check_vocabulary_of(opened, run.vocabulary)
     grown = RunDirectory(output)
     with grown.making("towernmt grow"):

@@ -7,6 +7,7 @@ From low to high priority: the defaults of the model or of a preset, the setting
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -188,12 +189,27 @@ def _specified_settings(sources: SettingsSources) -> Settings:
                 raise SettingsError(f"{origin}: {key} cannot be set, because it is the size of the vocabulary of "
                                     "--data: leave it out, or prepare the data with another vocabulary (towernmt "
                                     "prepare --vocab-size).")
-        settings = apply_overrides(settings, values, origin)
+        settings = _with_home_directory(apply_overrides(settings, values, origin), values)
     if sources.run is not None and not _is_new(sources.run):
         _check_initial_values(saved, settings, sources.run)
         if not any("optimizer.learning_rate" in values for _, values in sources.overrides):
             _check_unit_of_rate(saved, settings)
     return settings
+
+
+_PATHS = ("init.checkpoint", "init.source_embeddings", "init.target_embeddings", "search.shortlist")
+"""The settings whose values are paths."""
+
+
+def _with_home_directory(settings: Settings, specified: Collection[str]) -> Settings:
+    """Return the settings with the home directory instead of `~`, which a shell does not replace after `key=`.
+
+    Args:
+        settings: the settings.
+        specified: dotted keys of the values that a user specifies.
+    """
+    values = flatten(settings)
+    return apply_overrides(settings, {key: os.path.expanduser(values[key]) for key in _PATHS if key in specified})
 
 
 def _without_name_of_model(origin: str, values: Mapping[str, Any], sources: SettingsSources, settings: Settings

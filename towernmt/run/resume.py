@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from towernmt.checkpoint.checkpoint_files import STATE, CheckpointState, latest_checkpoint, read_state
+from towernmt.checkpoint.checkpoint_files import STATE, CheckpointState, latest_checkpoint, read_state, step_of
+from towernmt.checkpoint.records import IMPORTED_MODEL, MADE_FROM
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.settings import flatten
 from towernmt.dataflow.batches.batch import Position
+from towernmt.dataflow.batches.mixed_data import GENERAL_PAIRS
 from towernmt.dataflow.batches.training_data import TrainingData
 from towernmt.run.directory import RunDirectory, differing_vocabulary
 from towernmt.run.run_settings import Settings, TrainSettings, affects_training_only
@@ -21,11 +23,16 @@ FIXED_KEYS = ("optimizer.name", "optimizer.ema_decay", "optimizer.adafactor_mome
 def check_resumable(run: RunDirectory, settings: Settings) -> None:
     """Refuse to resume a run with another architecture, or with other settings that determine its variables.
 
+    A run that `towernmt import` or `towernmt grow` has made cannot be resumed, because it has never been trained.
+
     Raises:
         SettingsError: names the first setting that differs.
     """
     if not run.exists() or not run.checkpoints.is_dir():
         return
+    if _was_never_trained(run):
+        raise SettingsError(f"{run.path} holds an imported or grown model, which has no training to resume: pass it as "
+                            "--start, and another --logdir for the new run.")
     run.check_model(settings.architecture)
     old, new = flatten(run.settings_like(settings)), flatten(settings)
     for key in old:
@@ -33,6 +40,14 @@ def check_resumable(run: RunDirectory, settings: Settings) -> None:
         if fixed and not affects_training_only(key) and old[key] != new.get(key):
             raise SettingsError(f"{run.path} holds a run with {key}={old[key]}, not {new.get(key)}: restore that "
                                 "setting to resume the run, or pass another --logdir for a new run.")
+
+
+def _was_never_trained(run: RunDirectory) -> bool:
+    """Return whether the last checkpoint of a run is that of an imported or grown model."""
+    latest = latest_checkpoint(run.checkpoints)
+    if latest is None or step_of(latest):
+        return False
+    return bool(read_state(latest).grown_from) or f"{MADE_FROM}.{IMPORTED_MODEL}" in run.saved_settings()
 
 
 def _needs_new_slots(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
@@ -67,11 +82,22 @@ def check_data(run: RunDirectory, data: TrainingData) -> None:
     latest, fingerprint = latest_checkpoint(run.checkpoints), getattr(data, "fingerprint", None)
     state = read_state(latest) if latest is not None and run.exists() else None
     recorded = state.made_from.get("data") if state is not None else None
-    if state is not None and None not in (recorded, fingerprint) and recorded != fingerprint:
-        changes = state.changes(getattr(data, "position_settings", {})) or "their fingerprints differ"
-        raise SettingsError(f"{run.path} was trained on other data than {data.directory} now holds ({changes}): pass "
-                            "the data of the run as --data, or train on the new data in another "
-                            f"--logdir with initial parameters from this run (--set init.checkpoint={run.path}).")
+    if state is None or None in (recorded, fingerprint) or recorded == fingerprint:
+        return
+    old, new = state.position_settings, getattr(data, "position_settings", {})
+    was_mixed, is_mixed = GENERAL_PAIRS in old, GENERAL_PAIRS in new
+    alternative = f"in another --logdir with initial parameters from this run (--set init.checkpoint={run.path})."
+    if was_mixed and not is_mixed:
+        raise SettingsError(f"{run.path} was trained with other pairs mixed into those of --data: pass the same "
+                            "--general (or --monolingual, or --source-monolingual) to resume it, or train without it "
+                            f"{alternative}")
+    if is_mixed and old and not was_mixed:
+        raise SettingsError(f"{run.path} was trained without --general: leave out --general to resume it, or train "
+                            f"with it {alternative}")
+    options = "--data and --general" if is_mixed else "--data"
+    raise SettingsError(f"{run.path} was trained on other data than {data.directory} now holds "
+                        f"({state.changes(new) or 'their fingerprints differ'}): pass the data of the run as "
+                        f"{options}, or train on the new data {alternative}")
 
 
 def check_memory_limit(run: RunDirectory, settings: Settings) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from tests.checkpoint.packaged.conftest import write_package
-from towernmt.checkpoint import packaged_run
+from towernmt.checkpoint import checkpoint_files, packaged_run
 from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
 from towernmt.checkpoint.packaged_run import PackagedRun, open_run
 from towernmt.checkpoint.stored_weights import restore, store
@@ -149,6 +149,20 @@ def test_a_full_cache_is_reported_with_its_fix_when_the_weights_are_unpacked(
     monkeypatch.setattr(tempfile, "mkdtemp", refuse)
     with pytest.raises(CheckpointError, match=r"\(No space left on device\).*set TOWERNMT_CACHE to a writable folder"):
         run.checkpoint()
+
+
+def test_a_disk_that_fills_while_the_weights_are_written_is_reported_with_its_fix(
+        package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    run = PackagedRun(package)
+    monkeypatch.setattr(checkpoint_files, "flush_to_disk", refuse)
+    with pytest.raises(CheckpointError) as error:
+        run.checkpoint()
+    assert str(error.value) == (
+        f"{package}: the weights cannot be unpacked in {run.path} (No space left on device). Free disk space there, or "
+        "set TOWERNMT_CACHE to a writable folder.")
 
 
 def test_its_checkpoint_has_the_weights_dequantised(package: Path, weights: dict[str, np.ndarray]) -> None:

@@ -181,7 +181,7 @@ def test_general_text_is_mixed_in_and_both_sets_are_validated(tmp_path: Path, ca
     assert row["validation_bleu/mean"] == pytest.approx((row["validation_bleu"] + row["validation_bleu/general"]) / 2)
     assert json.loads((tmp_path / "run" / "best" / "record.json").read_text())[0]["metric"] == "validation_bleu/mean"
     assert run_command(*command[:5], *command[7:]) == 1         # without the general text
-    assert "was trained on other data" in capsys.readouterr().err
+    assert "was trained with other pairs mixed into those of --data: pass the same --general" in capsys.readouterr().err
 
 
 @pytest.mark.thorough

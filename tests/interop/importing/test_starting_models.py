@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,14 +16,21 @@ from tests.interop.importing import opus
 from tests.interop.importing.opennmt_tf import test_opennmt_tf as opennmt_tf
 from tests.interop.importing.thumt import test_thumt as thumt
 from tests.interop.marian_npz import read_npz
+from towernmt.checkpoint import checkpoint_files
 from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
-from towernmt.core.errors import CheckpointError, SettingsError
+from towernmt.core.errors import CheckpointError, DataError, SettingsError
 from towernmt.core.files import CACHE_VARIABLE
+from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.interop.foreign_model import ImportRequest
 from towernmt.interop.import_formats import detect_system, foreign_format
 from towernmt.interop.marian_files import FLOAT16, INTGEMM8, MarianItem, binary_file, float_value, int8_items
 from towernmt.interop.marian_import import read_marian
-from towernmt.interop.starting_models import open_starting_model, read_foreign_model, vocabulary_of_model
+from towernmt.interop.starting_models import (
+    open_starting_model,
+    read_foreign_model,
+    vocabulary_of_model,
+    with_vocabulary_of,
+)
 
 Make = Callable[..., Path]
 
@@ -86,6 +95,23 @@ def test_a_model_is_opened_where_no_cache_can_be_written(make_opus: Make, tmp_pa
     assert start.run.exists() and start.run.checkpoint()
     del start
     assert not temporary.exists()
+
+
+@pytest.mark.thorough
+def test_a_model_is_opened_if_the_disk_of_the_cache_fills_while_its_weights_are_written(
+        make_opus: Make, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    flush = checkpoint_files.flush_to_disk
+
+    def flush_elsewhere(path: Path) -> None:
+        if path.is_relative_to(cache):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        flush(path)
+
+    monkeypatch.setattr(checkpoint_files, "flush_to_disk", flush_elsewhere)
+    start = open_starting_model(str(make_opus()), "--start")
+    assert not start.run.path.is_relative_to(cache) and Path(f"{start.run.checkpoint()}.index").is_file()
+    assert "the cache for imported models cannot be written (No space left on device), so the model is" in caplog.text
+    assert [*(cache / "imported").iterdir()] == []
 
 
 def test_an_8_bit_model_is_read_back_within_half_a_step(make_opus: Make) -> None:
@@ -162,6 +188,56 @@ def test_what_is_not_a_model_is_refused_with_what_it_is(tmp_path: Path, prepare_
                               (str(tmp_path / "source"), "source is not a trained model")):
         with pytest.raises(SettingsError, match=problem):
             open_starting_model(location, "--start")
+
+
+@pytest.mark.parametrize(("path", "problem"), [
+    ("settings.yaml", "is a file of the run {run}: pass this directory."),
+    ("checkpoints", "contains checkpoints of a run: pass one of them, such as {run}/checkpoints/step-4, or the direc"),
+    ("averages/last-2", "contains checkpoints of a run: pass one of them, such as {run}/averages/last-2/step-4, or"),
+    ("checkpoints/step-4/model", "is a part of the checkpoint {run}/checkpoints/step-4: pass this directory."),
+    ("checkpoints/step-4/model.index", "is a part of the checkpoint {run}/checkpoints/step-4: pass this directory."),
+    ("../lost", "is a run whose settings.yaml is missing: restore this file."),
+    ("../step-4", "is a checkpoint outside of its run: pass a checkpoint in the directory of its run.")])
+@pytest.mark.parametrize("relative", [False, True])
+def test_a_part_of_a_run_is_not_taken_for_a_model_of_opennmt_tf(
+        path: str, problem: str, relative: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = Path("run") if relative else tmp_path / "run"
+    run.mkdir()
+    (run / "settings.yaml").write_text("architecture: transformer\ndata: {seed: 1}\n")
+    for checkpoint in (run / "checkpoints/step-4", run / "averages/last-2/step-4", run / "../lost/checkpoints/step-4",
+                       run / "../step-4"):
+        checkpoint.mkdir(parents=True)
+        for name in ("model.index", "state.json"):
+            (checkpoint / name).write_text("{}")
+        (checkpoint.parent / "checkpoint").write_text('model_checkpoint_path: "step-4/model"\n')
+    with pytest.raises(SettingsError) as error:
+        open_starting_model(str(run / path), "--start")
+    assert str(error.value).startswith(f"--start {run / path} {problem.format(run=run)}")
+    with pytest.raises(SettingsError, match="--vocabulary-of .*run"), vocabulary_of_model(str(run / path)):
+        pass
+
+
+def test_a_run_without_its_vocabularies_is_one_clear_sentence(tmp_path: Path) -> None:
+    """Runs of older versions have no fingerprint of their vocabularies."""
+    checkpoint = tmp_path / "run" / "checkpoints" / "step-4"
+    checkpoint.mkdir(parents=True)
+    (tmp_path / "run" / "settings.yaml").write_text("architecture: transformer\n")
+    for name in ("model.index", "state.json"):
+        (checkpoint / name).write_text("{}")
+    settings = PrepareSettings(source="text", output="data")
+    with vocabulary_of_model(str(tmp_path / "run")) as directory, pytest.raises(
+            DataError, match=r"run/vocabulary contains no source vocabulary: restore the vocabularies of the model\."):
+        with_vocabulary_of(settings, "run", directory)
+
+
+def test_the_archive_of_a_model_has_to_be_unpacked(make_opus: Make, tmp_path: Path) -> None:
+    archive = Path(shutil.make_archive(str(tmp_path / "opus-2020"), "zip", make_opus()))
+    with pytest.raises(SettingsError, match="opus-2020.zip is an archive of a Marian model: unpack it, and"):
+        open_starting_model(str(archive), "--start")
+    other = Path(shutil.make_archive(str(tmp_path / "other"), "zip", tmp_path, "opus/README.md"))
+    with pytest.raises(CheckpointError, match="other.zip is not a package of towernmt"):
+        open_starting_model(str(other), "--start")
 
 
 def test_a_model_whose_files_need_options_is_imported_first(tmp_path: Path) -> None:

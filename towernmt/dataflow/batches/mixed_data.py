@@ -26,6 +26,8 @@ from towernmt.dataflow.vocabulary.base import Vocabulary
 
 GENERAL = "general"
 """Name of the validation set of the general data; with several sets the beginning of their names."""
+GENERAL_PAIRS = "number of general sentence pairs"
+"""The name of this number in `position_settings`, which only mixed data have."""
 _SAMPLE = 6  # end of a key of random numbers, different from the keys of plans and windows
 
 
@@ -72,7 +74,7 @@ class MixedData(ValidatedData):
     @property
     def position_settings(self) -> dict[str, Any]:
         """The sizes on which a position in the data depends."""
-        return {**self.new.position_settings, "number of general sentence pairs": self.general.pairs}
+        return {**self.new.position_settings, GENERAL_PAIRS: self.general.pairs}
 
     @cached_property
     def validation_sets(self) -> list[ValidationSet]:

@@ -22,7 +22,8 @@ from typing import NamedTuple
 
 import regex  # type: ignore[import-untyped]
 
-from towernmt.documents.shields import Attached, addresses_in, codes_in, placeholders_in
+from towernmt.documents.addresses import addresses_in
+from towernmt.documents.shields import Attached, codes_in, placeholders_in
 
 _SIGN_OF_MARK = re.compile(r"[*_~\[<{&\\|»«‚‹›]|``|[-=#]{3}|^\s*(?:[-+#>–—•‣◦▪·/(]|\d+\.\d+\.\d|[A-Za-z]\))")
 """Each mark has one of these signs."""

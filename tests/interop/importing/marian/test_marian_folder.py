@@ -103,6 +103,14 @@ def test_a_folder_without_marians_files_is_refused_with_the_cause(
         read_foreign_model(str(folder), "--start")
 
 
+@pytest.mark.parametrize("name", ["opus-2020.zip", "model.tar.gz"])
+def test_an_archive_is_not_imported_but_has_to_be_unpacked(tmp_path: Path, name: str) -> None:
+    archive = folder_with(tmp_path / "downloads", name) / name
+    for path in (archive, archive.parent):
+        with pytest.raises(SettingsError, match=f"{name} is an archive: unpack it, and pass the folder of its files"):
+            find_marian_files(ImportRequest(path))
+
+
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.safetensors", "model.bin.gz"])
 def test_a_file_in_another_format_is_refused_with_the_cause(tmp_path: Path, name: str) -> None:
     folder = folder_with(tmp_path / "model", name)

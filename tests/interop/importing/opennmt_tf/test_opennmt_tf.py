@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
-from towernmt.core.errors import TowerNMTError
+from towernmt.core.errors import CheckpointError, TowerNMTError
 from towernmt.core.tf_compat import tf1
 from towernmt.interop.foreign_model import ImportRequest
 from towernmt.interop.opennmt_tf_import import find_opennmt_tf_files, opennmt_tf_search, read_opennmt_tf
@@ -255,3 +255,36 @@ def test_what_cannot_be_imported_is_one_sentence(tmp_path: Path, damage: str, sa
     with pytest.raises(TowerNMTError) as caught:
         read_opennmt_tf(ImportRequest(config, heads=None if damage == "heads" else HEADS))
     assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_file_of_weights_that_ends_too_early_is_a_damaged_checkpoint(tmp_path: Path) -> None:
+    config = write_model(tmp_path / "model", random_values(False))
+    file = next((tmp_path / "model/run").glob("*.data-*"))
+    content = file.read_bytes()
+    for size in (0, len(content) // 2):
+        file.write_bytes(content[:size])
+        with pytest.raises(CheckpointError, match="ckpt-7: cannot read the variable .*: the checkpoint is damaged"):
+            read_opennmt_tf(ImportRequest(config, heads=HEADS))
+
+
+def test_the_name_of_a_folder_is_not_a_pattern(tmp_path: Path) -> None:
+    write_model(tmp_path / "plain", random_values(False))
+    folder = (tmp_path / "plain").rename(tmp_path / "de-en [v2]*?")
+    model = read_opennmt_tf(ImportRequest(folder / "data.yml", heads=HEADS))
+    for name, value in read_opennmt_tf(ImportRequest(folder.rename(tmp_path / "plain") / "data.yml", heads=HEADS)
+                                       ).weights.items():
+        np.testing.assert_array_equal(model.weights[name], value)
+
+
+def test_a_file_next_to_the_configuration_comes_before_the_one_at_its_old_path(tmp_path: Path) -> None:
+    """The old path may by now be the vocabulary of another model."""
+    names = {f"{side}_vocabulary": str(tmp_path / f"trained/{side}.vocab") for side in ("source", "target")}
+    config = write_model(tmp_path / "copy", random_values(False), **names)
+    for name in names.values():
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text("other")
+    assert find_opennmt_tf_files(ImportRequest(config)).vocabularies == (
+        config.parent / "source.vocab", config.parent / "target.vocab")
+    for side in ("source", "target"):
+        (config.parent / f"{side}.vocab").unlink()
+    assert [str(path) for path in find_opennmt_tf_files(ImportRequest(config)).vocabularies] == [*names.values()]
