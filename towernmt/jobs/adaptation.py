@@ -303,8 +303,7 @@ def _prepare_corrections(job: AdaptationJob, splits: Mapping[str, Sequence[Corre
     try:
         data = prepare(with_vocabulary_of(settings, model.name, model.run.vocabulary))
     except NoPairLeftError as error:
-        raise _too_few_corrections(
-            job, directory, 0, _left_out(settings, total, total, error.dropped)) from error
+        raise _too_few_corrections(job, directory, 0, _left_out(settings, total, total, error.dropped)) from error
     if data.pairs < total:
         sentence = _left_out(settings, total - data.pairs, total, data.statistics["dropped"])
         if data.pairs < MIN_CORRECTIONS["train"]:

@@ -142,7 +142,7 @@ def has_only_general_sets(data: object) -> bool:
 
 
 def check_mixable(settings: StreamBatchSettings) -> None:
-    """Refuse settings that change pairs as they are read, which general data do not support.
+    """Refuse settings that change pairs during reading, which general data do not support.
 
     Raises:
         SettingsError: names the first such setting.

@@ -116,11 +116,11 @@ def count_by_model_1(blocks: Iterable[PairBlock], target_size: int, iterations: 
         target_size: size of the target vocabulary.
         iterations: number of iterations.
         report: see `learn_model_1`.
-        earlier: counts of other sentence pairs, which are added in each iteration and stay as they are: this takes
-            much less time than learning from these pairs again. None for no counts.
+        earlier: counts of other sentence pairs, which are added unchanged in each iteration. This takes much less time
+            than learning from these pairs again. None for no counts.
 
     Raises:
-        DataError: no pair has words on both sides, and there are no earlier counts.
+        DataError: no pair has words on both sides, and `earlier` is None.
     """
     table = _index(blocks, target_size, [] if earlier is None else [earlier.keys(target_size)])
     source = table.keys // target_size

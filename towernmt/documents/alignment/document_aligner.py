@@ -294,7 +294,7 @@ class _LexiconLearner:
 
     Args:
         known: the known pairs.
-        keeps_known: whether the translations of the known pairs stay as they are without the further pairs.
+        keeps_known: whether the further pairs leave the translations of the known pairs unchanged.
         texts: the words of the sources, and of the targets.
         frequencies: int64 `[words]`, occurrences of source words and of target words, in the texts and known pairs.
         same: see `same_words`.

@@ -42,7 +42,7 @@ class WordIds:
     """The ids of the words of a language.
 
     Args:
-        ids: ids of the first words; None for none.
+        ids: ids of the first words; None for an empty vocabulary.
 
     Attributes:
         ids: the id of each word. Ids below 2 stand for no word.
@@ -104,7 +104,7 @@ def word_pairs(source: Words, target: Words, beads: Sequence[Bead]) -> list[Pair
 
 
 class KnownTranslations(NamedTuple):
-    """What IBM model 1 has learned from known sentence pairs about the words of one language.
+    """Translations into the words of one language, which IBM model 1 has learned from known sentence pairs.
 
     Attributes:
         counts: expected counts of the words, each given a word of the other language.
@@ -126,7 +126,7 @@ class KnownTranslations(NamedTuple):
             report: called with the number of pairs that were read since the previous call.
 
         Raises:
-            DataError: there are no pairs.
+            DataError: `pairs` is empty.
         """
         counts = count_by_model_1(_reported(pairs, report), size, report=lambda iteration, perplexity: report(0))
         return cls(counts, _occurrences(pairs, given_size))
