@@ -20,7 +20,16 @@ from towernmt.checkpoint.package_reader import Package, is_package
 from towernmt.checkpoint.records import MADE_FROM
 from towernmt.checkpoint.saved_run import SavedRun, run_around
 from towernmt.core.errors import CheckpointError, SettingsError
-from towernmt.core.files import CACHE_VARIABLE, is_undamaged, path_inside, sha256_of, user_cache, write_checksums
+from towernmt.core.files import (
+    CACHE_VARIABLE,
+    has_package_manifest,
+    is_undamaged,
+    path_inside,
+    sha256_of,
+    user_cache,
+    write_checksums,
+)
+from towernmt.core.foreign_models import import_advice
 from towernmt.core.structured_files import read_json
 from towernmt.core.temporary_directories import ScratchDirectory, complete_directory, temporary_directory
 from towernmt.models.architectures import ARCHITECTURES
@@ -41,10 +50,13 @@ def open_run(location: str | Path | SavedRun, trust_code: bool = False) -> Saved
 
     Raises:
         CheckpointError: `location` is a file, but not an undamaged package.
+        SettingsError: `location` is a file of a model of another system.
     """
     if isinstance(location, SavedRun):
         return location
     if Path(location).is_file() and (is_package(location) or run_around(Path(location)) is None):
+        if not has_package_manifest(Path(location)) and (advice := import_advice(Path(location))) is not None:
+            raise SettingsError(f"{location} {advice}")
         return PackagedRun(location, trust_code)
     return SavedRun(location)
 

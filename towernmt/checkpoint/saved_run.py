@@ -20,6 +20,7 @@ from towernmt.checkpoint.records import read_average_record, read_record, record
 from towernmt.core.directories import PREPARATION, directory_kind
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.files import replacing
+from towernmt.core.foreign_models import import_advice
 from towernmt.core.settings import apply_overrides, load_yaml
 from towernmt.models import architectures
 from towernmt.models.architectures import architecture, settings_and_presets
@@ -88,6 +89,8 @@ class SavedRun:
         """
         if not self.exists() and (run := run_around(self.path)) is not None:
             raise SettingsError(f"{self.path} is {_named_inside(run, self.path)}")
+        if not self.exists() and (advice := import_advice(self.path)) is not None:
+            raise SettingsError(f"{self.path} {advice}")
         if self.path.is_file():
             raise SettingsError(f"{self.path} is a file, not a directory: pass the --logdir of `towernmt train`.")
         if not self.exists():

@@ -56,8 +56,8 @@ class Description:
         file, advice = directory / EXPORT_DESCRIPTION, "Export the model again."
         content: dict[str, Any] = read_json(file, dict[str, Any], advice, SettingsError)
         if content.get("format") != FORMAT:
-            raise SettingsError(f"{directory} is an export in the format {content.get('format')}: --engine ctranslate2 "
-                                "reads exports with --format ctranslate2, and runs.")
+            raise SettingsError(f"{directory} is an export in the format {content.get('format')}, which other programs "
+                                "read: pass the run that was exported, or an export with --format ctranslate2.")
         used = {field.name: content[field.name] for field in fields(cls) if field.name in content}
         if isinstance(search := used.get("search"), dict):      # another version of towernmt may have other settings
             known = {field.name for field in fields(SearchSettings)}

@@ -26,13 +26,14 @@ from towernmt.checkpoint.saved_run import SavedRun, run_of_checkpoint
 from towernmt.core.directories import CHECKPOINT, PACKAGE_MANIFEST, RUN, RUN_SETTINGS, directory_kind
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.files import CACHE_VARIABLE, DAMAGED_ZIP, is_undamaged, user_cache, write_checksums
+from towernmt.core.foreign_models import detect_system
 from towernmt.core.temporary_directories import ScratchDirectory, complete_directory
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.vocabulary.base import SUFFIXES
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
 from towernmt.interop.foreign_model import ForeignModel, ImportRequest
 from towernmt.interop.foreign_vocabularies import WORDS_NOTE
-from towernmt.interop.import_formats import detect_system, foreign_format
+from towernmt.interop.import_formats import foreign_format
 from towernmt.interop.imported_run import write_imported_run
 from towernmt.run.started_run import StartingModel
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,11 +19,13 @@ from tests.interop.importing.thumt import test_thumt as thumt
 from tests.interop.marian_npz import read_npz
 from towernmt.checkpoint import checkpoint_files
 from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
+from towernmt.checkpoint.packaged_run import open_run
 from towernmt.core.errors import CheckpointError, DataError, SettingsError
 from towernmt.core.files import CACHE_VARIABLE
+from towernmt.core.foreign_models import detect_system, import_advice
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.interop.foreign_model import ImportRequest
-from towernmt.interop.import_formats import detect_system, foreign_format
+from towernmt.interop.import_formats import foreign_format
 from towernmt.interop.marian_files import FLOAT16, INTGEMM8, MarianItem, binary_file, float_value, int8_items
 from towernmt.interop.marian_import import read_marian
 from towernmt.interop.starting_models import (
@@ -188,6 +191,27 @@ def test_what_is_not_a_model_is_refused_with_what_it_is(tmp_path: Path, prepare_
                               (str(tmp_path / "source"), "source is not a trained model")):
         with pytest.raises(SettingsError, match=problem):
             open_starting_model(location, "--start")
+
+
+def test_a_model_of_another_system_instead_of_a_run_is_refused_with_the_command_that_imports_it(
+        make_opus: Make, tmp_path: Path) -> None:
+    folder = make_opus()
+    config = opennmt_tf.write_model(tmp_path / "my onmt", opennmt_tf.random_values(shared=True))
+    for location, model, system in ((folder, folder, "marian"), (config, config, "opennmt-tf"),
+                                    (folder / "opus.model1.npz", folder / "opus.model1.npz", "marian"),
+                                    (config.parent, config, "opennmt-tf")):
+        with pytest.raises(SettingsError) as error:
+            open_run(location).saved_settings()
+        assert str(error.value).startswith(f"{location} looks like a model of another system: import it with `")
+        _, command, _ = str(error.value).split("`")
+        assert shlex.split(command) == ["towernmt", "import", str(model), "--from", system, "--output", "RUN"]
+
+
+def test_an_export_with_a_similar_name_is_not_taken_for_a_model_of_another_system(tmp_path: Path) -> None:
+    (tmp_path / "model.bin").write_bytes(b"")
+    (tmp_path / "towernmt.json").write_text('{"format": "ctranslate2"}')
+    for location in (tmp_path, tmp_path / "model.bin"):
+        assert import_advice(location) is None
 
 
 @pytest.mark.parametrize(("path", "problem"), [

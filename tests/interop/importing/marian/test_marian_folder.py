@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from towernmt.core.errors import DataError, SettingsError
+from towernmt.core.foreign_models import detect_system
 from towernmt.interop.foreign_model import ImportRequest
-from towernmt.interop.import_formats import detect_system
 from towernmt.interop.marian_folder import find_marian_files
 from towernmt.interop.starting_models import read_foreign_model
 
