@@ -30,7 +30,7 @@ import typing
 from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 
@@ -274,7 +274,7 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 class _TextLoader(_StrictLoader):
-    yaml_implicit_resolvers: ClassVar = {
+    yaml_implicit_resolvers = {
         first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
         for first, resolvers in _StrictLoader.yaml_implicit_resolvers.items()}
 
