@@ -49,6 +49,17 @@ def test_pairs_that_the_filters_of_text_would_drop_are_counted(inspect, tmp_path
     assert "4 to drop" in text
 
 
+def test_the_filters_of_text_do_not_see_the_factors_of_sources_without_a_vocabulary(inspect, tmp_path) -> None:
+    (tmp_path / "factors.tsv").write_text("eins|N7\teins\nzwei|N7 2|D\ttwo 2\ndrei|N7 3|D\tthree\n")
+    (tmp_path / "filtered.yaml").write_text(
+        "sources: [factors.tsv]\nsource_factors: 1\ndrop_identical: true\nmatch_digits: true\n")
+    text = inspect("filtered.yaml")[1]
+    assert re.findall(r"(\d) of 3 pairs would be dropped: (.*)\n", text) == [("1", "digits"), ("1", "identical sides")]
+    (tmp_path / "factors.tsv").write_text("eins|N7\tone\nzwei\ttwo\n")
+    status, text = inspect("filtered.yaml")
+    assert status == 1 and "error: factors.tsv line 2: 'zwei' does not have the form word|factor1" in text
+
+
 def test_repeated_source_sentences_are_counted_with_the_most_frequent(inspect, tmp_path) -> None:
     pairs = ["a\tx", "b\ty", "a\tz", " a \tx", "b\ty", "c\tx", "\tx", "\ty", f"{'long ' * 30}\tx", f"{'long ' * 30}\ty"]
     (tmp_path / "again.tsv").write_text("\n".join(pairs) + "\n")
@@ -87,6 +98,21 @@ def test_prepared_data_is_looked_at_too(inspect) -> None:
     assert inspect("out", "--pairs", "2", "--no-count") == (1, (
         "towernmt: --pairs and --no-count: out is prepared data, of which all shards are read, to verify them. Leave "
         "this out.\n"))
+
+
+@pytest.mark.parametrize("name", [
+    "shard-00000.pairs", "valid.source", "valid.target-2", "valid-2.target", "lengths.tsv", "statistics.json",
+    "statistics.txt", "vocabulary/source_text.json", "vocabulary/target.words"])
+def test_every_file_of_prepared_data_is_verified(inspect, tmp_path, name: str) -> None:
+    for text in ("a", "b"):
+        (tmp_path / text).write_text(f"{text} ja\n{text} nein\n")
+    assert main(["prepare", "--source", "good.tsv", "--vocab-kind", "word", "--output", "out",
+                 "--valid-source", "a", "b", "--valid-target", "b", "a", "a", "b"]) == 0
+    assert inspect("out")[0] == 0
+    path = tmp_path / "out" / name
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+    status, text = inspect("out")
+    assert status == 1 and f"out/{name}: " in text
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

@@ -221,7 +221,8 @@ def run_inspect(options: argparse.Namespace) -> int:
 def _inspect_sources(corpora: Corpora, mixture: Mixture, options: argparse.Namespace) -> list[SourceReport]:
     vocabularies = corpora.open_vocabularies(options.vocabulary or None)
     inspector = SourceInspector(options.pairs, options.samples, not options.no_count,
-                          None if vocabularies is None else vocabularies[:2], corpora.pair_filter)
+                          None if vocabularies is None else vocabularies[:2], corpora.pair_filter,
+                          corpora.source_factors or 0)
     reports = []
     for ingredient in mixture.ingredients:
         if sys.stderr.isatty():

@@ -221,15 +221,20 @@ def read_yaml_text(path: Path) -> str:
     return content.decode("utf-8").replace("\r\n", "\n")
 
 
-def load_strict(text: str) -> Any:
+def load_strict(text: str, booleans: bool = True) -> Any:
     """Return the content of a YAML document, in plain types; None if it is empty.
+
+    Args:
+        text: the document.
+        booleans: whether yes, no, on, off, true and false without quotes are booleans; otherwise they are texts, such
+            as `no`, the code of Norwegian.
 
     Raises:
         yaml.MarkedYAMLError: the document is malformed or ambiguous; `problem` and `problem_mark` say why and where.
             The message quotes keys, but no values.
     """
     try:
-        loader = _StrictLoader(text)
+        loader = _StrictLoader(text) if booleans else _TextLoader(text)
     except yaml.reader.ReaderError as error:
         raise yaml.MarkedYAMLError(problem=f"the character #x{error.character:04x} is not allowed in YAML") from error
     try:
@@ -266,6 +271,12 @@ class _StrictLoader(yaml.SafeLoader):
         if "\0" in str(value):     # written as "\0" in double quotes; it has no place in a path or a URI
             raise yaml.constructor.ConstructorError(None, None, r"a text has the character NUL (\0)", node.start_mark)
         return value
+
+
+class _TextLoader(_StrictLoader):
+    yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
+        for first, resolvers in _StrictLoader.yaml_implicit_resolvers.items()}
 
 
 def _size(node: yaml.Node, sizes: dict[int, int]) -> int:

@@ -168,7 +168,8 @@ def test_many_epochs_of_a_source_open_few_files(sources: Path, uri: str) -> None
 @pytest.mark.parametrize("number, advice", [
     (errno.EMFILE, "Raise the limit on open files (ulimit -n), and start the same command again."),
     (errno.ENFILE, "Raise the limit on open files"), (errno.EACCES, "Make it readable for this user"),
-    (errno.EIO, "Check the disk"), (errno.ENOMEM, "Free some memory"), (errno.ENOENT, "Prepare the data again.")])
+    (errno.EIO, "Check the disk"), (errno.ENOMEM, "Free some memory"),
+    (errno.ENOENT, "Prepare the data again with --overwrite.")])
 def test_the_advice_fits_the_reason(prepared: Path, monkeypatch: pytest.MonkeyPatch, number: int, advice: str) -> None:
     def fail(*_: Any) -> Any:
         raise OSError(number, os.strerror(number))

@@ -343,3 +343,17 @@ def test_small_files_that_changed_are_refused_by_name(settings: PrepareSettings,
         name, name.replace(".", "_"))
     with pytest.raises(DataError, match=rf"{name}: the file has changed since it was prepared"):
         getattr(PreparedData(settings.output), attribute)
+
+
+@pytest.mark.parametrize("name", ["shard-00000.pairs", "valid.source", "lengths.tsv", "vocabulary/source.words"])
+def test_the_advice_on_damaged_files_repairs_them(settings: PrepareSettings, name: str) -> None:
+    prepare(settings)
+    output = Path(settings.output)
+    complete = contents(output)
+    path = output / name
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+    with pytest.raises(DataError, match=rf"{name}: .*repare the data again with --overwrite"):
+        data = PreparedData(output)
+        _ = data.read_block(0), data.validation_sets, data.pair_lengths
+    prepare(replace(settings, overwrite=True))
+    assert contents(output) == complete

@@ -27,5 +27,5 @@ def test_a_sample_of_all_pairs_is_all_pairs_and_a_smaller_one_has_their_shares()
 
 @pytest.mark.parametrize("content", [b"", b"1\t2\n", b"1\t2\tx\n", b"1\t2\t3\n1\t2\n", b"-1\t2\t3\n", b"1\t2\t0\n"])
 def test_a_damaged_histogram_is_named(content: bytes) -> None:
-    with pytest.raises(DataError, match=r"lengths\.tsv: .*Run `towernmt prepare` again"):
+    with pytest.raises(DataError, match=r"lengths\.tsv: .*Prepare the data again with --overwrite"):
         parse_pair_lengths(content, "lengths.tsv")

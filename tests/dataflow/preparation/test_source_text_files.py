@@ -111,6 +111,7 @@ def test_each_word_of_a_tag_is_one_subword_unless_it_is_only_letters(directory: 
         return [vocabulary.id_to_piece(id) for id in vocabulary.encode(text)]
 
     assert {"<a>", "<2b>"} <= set(pieces(vocabulary("<a> <2b>"), "<a> <2b> ja"))
+    assert {"<2b>", "<c>"} <= set(pieces(vocabulary("<2b>", vocab_symbols="<c>"), "<2b> ja <c>"))
     assert "o" not in pieces(vocabulary("zu o <b>"), "wort")        # a symbol would divide every word with an o
     with pytest.raises(SettingsError, match=r"corpora\.yaml: the tag <a,b> cannot become a subword.*without a comma"):
         vocabulary("<a,b>")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.sources.corpora import Corpora, Sides, SourceEntry, read_corpora
-from towernmt.dataflow.text.pair_filters import PairFilter
+from towernmt.dataflow.text.pair_filters import PairFilter, TextFilters
 from towernmt.dataflow.text.validation_set import ValidationFiles
 
 OF_THE_MANUAL = """
@@ -50,6 +50,8 @@ def test_the_example_is_understood_also_where_braces_are_not_quoted(read) -> Non
     ("{weight: 2, uri: a{b,c}/x.{de,en}}", "a{b,c}/x.{de,en}"), ('{uri: "x.{de,en}"}', "x.{de,en}"),
     ("{uri: it's.tsv}", "it's.tsv"), ("x.{de,en}.gz", "x.{de,en}.gz"), ("uri: x.{de,en}", "x.{de,en}"),
     ("{uri: x.tsv?columns=0,1}", "x.tsv?columns=0,1"),
+    ("uri: /my texts/x.tsv", "/my texts/x.tsv"), ("uri: /my texts/x.{de,en}  # new", "/my texts/x.{de,en}"),
+    ("{uri: /my texts/x.tsv, weight: 2}", "/my texts/x.tsv"), ("{uri: x.{de,en} }", "x.{de,en}"),
 ])
 def test_a_uri_may_have_braces_commas_and_quotes(read, entry: str, uri: str) -> None:
     assert read(f"sources:\n  - {entry}\n").sources[0].uri == uri
@@ -78,6 +80,14 @@ def test_several_validation_sets_have_names_and_any_number_of_references(read) -
                    "  - {source: talks/t 1.de.gz, target: t.en}\n")
     assert corpora.validation == [ValidationFiles("news", "v.de", ["a.en", "b.en"]),
                                   ValidationFiles("t_1", "talks/t 1.de.gz", ["t.en"])]
+
+
+def test_words_that_are_booleans_in_yaml_are_texts(read) -> None:
+    corpora = read("sources: [{uri: a.tsv, tag: no}]\nvalidation: {name: no, source: on, target: off, tag: no}\n"
+                   "source_language: no\ndrop_identical: yes\nmatch_digits: off\n")
+    assert corpora.sources == [SourceEntry("a.tsv", 1.0, "no")]
+    assert corpora.validation == [ValidationFiles("no", "on", ["off"], "no")]
+    assert corpora.pair_filter.texts == TextFilters(source_language="no", drop_identical=True)
 
 
 def test_a_uri_is_a_corpus_of_one_source() -> None:

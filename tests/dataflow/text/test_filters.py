@@ -148,6 +148,7 @@ def test_digits_that_python_does_not_know_are_compared_as_characters(digit: str,
 @pytest.mark.parametrize("source, target, agree", [
     ("Kommst du?", "Are you coming?", True), ("Kommst du?", "You are coming.", False), ("«Où ?»", '"Where?"', True),
     ("你好吗？", "How are you?", True), ("Τι κάνεις;", "How are you?", True), ("Geh!", "Go.", True),
+    ("Ինչպե՞ս ես։", "How are you?", True), ("Ինչպե՞ս ես։", "You are well.", False),
     ("a, b, c, d, e, f, g", "a", False), ("a, b, c", "a b c", True)])
 def test_punctuation_agrees_across_scripts(source: str, target: str, agree: bool) -> None:
     assert punctuation_agrees(source, target) is agree

@@ -9,6 +9,7 @@ import io
 import lzma
 import random
 import re
+import subprocess
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
@@ -78,6 +79,19 @@ def test_text_whose_lines_end_in_carriage_returns_alone_is_refused(tmp_path: Pat
         list(read_lines(path))
     path.write_bytes(b"eins\rzwei\rdrei\r" * 10 + b"\nvier\r\n")
     assert list(read_lines(path)) == [("eins\rzwei\rdrei\r" * 10).removesuffix("\r"), "vier"]
+
+
+@pytest.mark.parametrize(("content", "suffix"), [
+    (b"gut\r" * 30, "unix"), (("gut\n" * 30).encode("utf-16"), "utf8"), (("gut\n" * 30).encode("utf-16-le"), "utf8")])
+def test_the_command_in_the_message_converts_the_file(content: bytes, suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / "my father's texts" / "train.de"
+    path.parent.mkdir()
+    path.write_bytes(content)
+    with pytest.raises(DataError) as error:
+        list(read_lines(path))
+    _, command = re.split("Convert (?:it|the file): ", str(error.value))
+    subprocess.run(command, shell=True, check=True)
+    assert list(read_lines(f"{path}.{suffix}")) == ["gut"] * 30
 
 
 def test_carriage_returns_that_may_end_lines_are_logged_in_translation(caplog: pytest.LogCaptureFixture) -> None:

@@ -21,7 +21,7 @@ from towernmt.core.errors import DataError
 from towernmt.core.structured_files import Natural
 from towernmt.core.text_table import align_columns
 from towernmt.dataflow.preparation.chunk_encoder import EncodedChunk
-from towernmt.dataflow.preparation.shards import PairBlock
+from towernmt.dataflow.preparation.shards import PREPARE_AGAIN, PairBlock
 from towernmt.dataflow.text.pair_filters import DROP_REASONS, LENGTH_REASONS
 from towernmt.dataflow.vocabulary.base import UNK
 
@@ -186,9 +186,9 @@ def parse_pair_lengths(content: bytes, name: str) -> PairLengths:
         rows = np.array([line.split(b"\t") for line in content.splitlines()]).astype(np.int64)  # [combinations, 3]
         source, target, pairs = rows.T
     except ValueError as error:
-        raise DataError(f"{name}: not three whole numbers a line. Run `towernmt prepare` again.") from error
+        raise DataError(f"{name}: not three whole numbers a line. {PREPARE_AGAIN}") from error
     if not len(pairs) or rows.min() < 0 or not pairs.sum():
-        raise DataError(f"{name}: no histogram of lengths. Run `towernmt prepare` again.")
+        raise DataError(f"{name}: no histogram of lengths. {PREPARE_AGAIN}")
     return PairLengths(source, target, pairs)
 
 

@@ -106,7 +106,7 @@ def _tag_symbols(settings: PrepareSettings, corpora: Corpora, factors: int) -> l
             raise SettingsError(f"{corpora.name}: the tag {error.reason}") from None
         symbols.update(word for word in words if len(words) == 1 or not word.isalpha())
     with_comma = next((symbol for symbol in sorted(symbols) if "," in symbol), None)
-    if with_comma is not None and settings.vocab_kind in SENTENCEPIECE_KINDS and not settings.vocab_symbols:
+    if with_comma is not None and settings.vocab_kind in SENTENCEPIECE_KINDS:
         raise SettingsError(f"{corpora.name}: the tag {with_comma} cannot become a subword, since commas separate the "
                             "tokens of --vocab-symbols. Write it without a comma.")
     return sorted(symbols)
@@ -209,8 +209,8 @@ def _with_corpora(settings: PrepareSettings, corpora: Corpora, factors: int, sym
         changes["validation"] = corpora.validation
     if factors:
         changes["source_factors"] = factors
-    if symbols and not settings.vocab_symbols:
-        changes["vocab_symbols"] = ",".join(symbols)
+    if symbols:
+        changes["vocab_symbols"] = ",".join(dict.fromkeys((*settings.symbols, *symbols)))
     pair_filter = corpora.pair_filter
     filters = {**dataclasses.asdict(pair_filter.texts), "max_length": pair_filter.max_length,
                "max_length_ratio": pair_filter.max_length_ratio}

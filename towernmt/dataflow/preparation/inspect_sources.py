@@ -21,7 +21,7 @@ from towernmt.dataflow.sources.source import Pair, Source
 from towernmt.dataflow.text.clean_text import clean, with_tag
 from towernmt.dataflow.text.pair_filters import DROP_REASONS, PairFilter
 from towernmt.dataflow.vocabulary.base import UNK, Vocabulary
-from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary, FactorError
+from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary, FactorError, factors_of, split_factors
 
 _EXAMPLES = 3
 _LONGEST_TEXT = 60  # characters of an example
@@ -81,13 +81,15 @@ class SourceInspector:
         count: whether to count the pairs, which may read everything.
         vocabularies: vocabularies of both sides, or None to measure in words.
         pair_filter: filter of the training.
+        factors: number of factors after each source word, if there are no vocabularies.
     """
 
     def __init__(self, limit: int = 100_000, samples: int = 3, count: bool = True,
                  vocabularies: tuple[Vocabulary, Vocabulary] | None = None,
-                 pair_filter: PairFilter | None = None) -> None:
+                 pair_filter: PairFilter | None = None, factors: int = 0) -> None:
         self._limit, self._samples, self._count = limit, samples, count
         self._vocabularies = vocabularies
+        self._factors = factors if vocabularies is None else len(factors_of(vocabularies[0]))
         self._filter = pair_filter or PairFilter(200, 9.0)
 
     def inspect(self, ingredient: Ingredient) -> SourceReport:
@@ -141,8 +143,11 @@ class SourceInspector:
             report.lengths[side].extend(lengths[side])
         names = list(DROP_REASONS)
         codes = self._filter.reasons(*(np.array(side, np.int64) for side in lengths))
-        for pair, code in zip(pairs, codes.tolist(), strict=True):
-            reason = names[code] if code >= 0 else self._text_reason(pair)
+        for index, (pair, code) in enumerate(zip(pairs, codes.tolist(), strict=True)):
+            try:
+                reason = names[code] if code >= 0 else self._text_reason(pair)
+            except FactorError as error:
+                raise error.at(report.name, report.read - len(pairs) + index + 1) from None
             if reason is not None:
                 report.dropped[reason] += 1
 
@@ -150,9 +155,7 @@ class SourceInspector:
         """Return the reason for which the filters of text drop a pair, or None."""
         if not self._filter.texts.active:
             return None
-        vocabulary = None if self._vocabularies is None else self._vocabularies[0]
-        source = (" ".join(vocabulary.plain_words(pair.source)) if isinstance(vocabulary, FactoredVocabulary)
-                  else pair.source)
+        source = " ".join(split_factors(pair.source, self._factors)[0]) if self._factors else pair.source
         return self._filter.texts.reason(source, pair.target)
 
     def _encode(self, vocabulary: Vocabulary, texts: list[str], report: SourceReport) -> list[list[int]]:
@@ -198,7 +201,7 @@ def _take(pairs: Iterator[Pair], count: int) -> tuple[list[Pair], TowerNMTError 
 
 
 def inspect_prepared(data: PreparedData, samples: int = 3) -> SourceReport:
-    """Return the report on prepared data, from its statistics; read every shard and verify its checksum.
+    """Return the report on prepared data, from its statistics; read every file and verify its checksum.
 
     Args:
         data: the prepared data.
@@ -226,6 +229,11 @@ def inspect_prepared(data: PreparedData, samples: int = 3) -> SourceReport:
         for row in range(min(samples - len(report.samples), len(block))):
             source, target = block.ids_of_pair(row)
             report.samples.append(Pair(data.source_vocabulary.decode(source), data.target_vocabulary.decode(target)))
+    for content in ("validation_sets", "statistics_table", "pair_lengths", "source_text"):
+        try:
+            getattr(data, content)      # compares the files with the manifest
+        except TowerNMTError as error:
+            report.errors.append(str(error))
     return report
 
 

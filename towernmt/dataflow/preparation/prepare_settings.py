@@ -75,7 +75,8 @@ class PrepareSettings:
         False, "SentencePiece: encode other characters as bytes (256 subwords) instead of as unknown.")
     split_digits: bool = setting(False, "Make each digit a separate subword; not for plain words.")
     vocab_symbols: str | None = setting(
-        None, "SentencePiece: tokens that are always subwords, separated by commas; none: the tags of a corpora.yaml.")
+        None, "SentencePiece: tokens that are always subwords, separated by commas, in addition to the tags of a "
+        "corpora.yaml.")
     vocab_sentences: int = setting(
         1_000_000, "Number of sentences that a vocabulary is learned from: a random sample of a larger text.",
         at_least=1)

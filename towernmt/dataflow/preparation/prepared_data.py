@@ -37,7 +37,14 @@ from towernmt.dataflow.preparation.manifest import (
     vocabulary_files,
 )
 from towernmt.dataflow.preparation.output_directory import finish_exchange
-from towernmt.dataflow.preparation.shards import PairBlock, ShardInfo, map_shard, read_shard, reversed_block
+from towernmt.dataflow.preparation.shards import (
+    PREPARE_AGAIN,
+    PairBlock,
+    ShardInfo,
+    map_shard,
+    read_shard,
+    reversed_block,
+)
 from towernmt.dataflow.storage.object_cache import ObjectCache, default_cache
 from towernmt.dataflow.storage.s3_client import ObjectMissing
 from towernmt.dataflow.storage.s3_storage import S3Folder, parse_s3_folder
@@ -46,8 +53,6 @@ from towernmt.dataflow.text.validation_set import ValidatedData, ValidationSet, 
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_text import SOURCE_TEXT, SourceText
 from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies, save_vocabularies
-
-_PREPARE_AGAIN = "Run `towernmt prepare` again."
 
 
 def open_prepared(location: str | Path) -> PreparedData:
@@ -136,8 +141,8 @@ class PreparedData(ValidatedData):
             DataError: it is missing or damaged.
         """
         content, name = self._read("statistics.json"), str(self._files / "statistics.json")
-        parse_json(content, StatisticsReport, name, _PREPARE_AGAIN)
-        return parse_json(content, dict[str, Any], name, _PREPARE_AGAIN)
+        parse_json(content, StatisticsReport, name, PREPARE_AGAIN)
+        return parse_json(content, dict[str, Any], name, PREPARE_AGAIN)
 
     @cached_property
     def pair_lengths(self) -> PairLengths:
@@ -183,7 +188,7 @@ class PreparedData(ValidatedData):
         lines = self._lines(name)
         if len(lines) != expected:
             raise DataError(f"{self._files / name}: {len(lines)} lines where the manifest announces "
-                            f"{expected}. {_PREPARE_AGAIN}")
+                            f"{expected}. {PREPARE_AGAIN}")
         return lines
 
     def _lines(self, name: str) -> list[str]:
@@ -196,11 +201,11 @@ class PreparedData(ValidatedData):
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise DataError(f"{path}: cannot be read ({error.strerror}). {remedy(error, _PREPARE_AGAIN)}") from error
+            raise DataError(f"{path}: cannot be read ({error.strerror}). {remedy(error, PREPARE_AGAIN)}") from error
         entry = self._manifest.file(name)
         if entry is not None and not entry.matches(content):
             raise DataError(f"{path}: the file has changed since it was prepared (its checksum is not the manifest's). "
-                            f"Restore the file, or run `towernmt prepare` again.")
+                            f"Restore the file, or prepare the data again with --overwrite.")
         return content
 
     def _check_vocabularies(self) -> None:
@@ -209,7 +214,7 @@ class PreparedData(ValidatedData):
             entry = self._manifest.file(name)
             if entry is None or not entry.matches(content):
                 raise DataError(f"{self._files / name}: this is not the vocabulary that the data were prepared with. "
-                                "Restore the file, or run `towernmt prepare` again.")
+                                "Restore the file, or prepare the data again with --overwrite.")
 
 
 class ReversedData(PreparedData):
@@ -308,7 +313,7 @@ class RemotePreparedData(PreparedData):
         stored = storage.list(name)[0]
         if stored.size != shard.bytes:
             raise DataError(f"{name}: {stored.size} bytes where the manifest announces {shard.bytes}: the shard is "
-                            f"{'truncated' if stored.size < shard.bytes else 'damaged'}. Prepare the data again.")
+                            f"{'truncated' if stored.size < shard.bytes else 'damaged'}. {PREPARE_AGAIN}")
         with storage.open(stored) as stream:
             while data := stream.read(_COPY_BYTES):
                 copy.write(data)
@@ -347,7 +352,7 @@ def fetch_small_files(folder: S3Folder, directory: Path) -> None:
         content = folder.read(relative_path)
         if not entry.matches(content):
             raise DataError(f"{folder.path(relative_path)}: the file is damaged (its checksum is not the "
-                            "manifest's). Prepare the data again.")
+                            f"manifest's). {PREPARE_AGAIN}")
         with replacing(path) as file:
             file.write(content)
     write_text(directory / MANIFEST, manifest.to_text())

@@ -29,6 +29,9 @@ from towernmt.core.errors import DataError, remedy
 from towernmt.core.structured_files import Between
 from towernmt.dataflow.vocabulary.sentencepiece_model import spans
 
+PREPARE_AGAIN = "Prepare the data again with --overwrite."
+"""The fix for damaged prepared data. Without --overwrite, `prepare` keeps data that have a valid manifest."""
+
 
 @dataclass(frozen=True)
 class PairBlock:
@@ -170,7 +173,7 @@ def read_shard(directory: Path, info: ShardInfo, verify: bool = True) -> PairBlo
             return map_shard(file, str(path), info, verify)
     except OSError as error:
         raise DataError(f"{path}: cannot read the shard ({error.strerror}). "
-                        f"{remedy(error, 'Prepare the data again.')}") from error
+                        f"{remedy(error, PREPARE_AGAIN)}") from error
 
 
 def map_shard(file: BinaryIO, name: str, info: ShardInfo, verify: bool) -> PairBlock:
@@ -189,20 +192,20 @@ def map_shard(file: BinaryIO, name: str, info: ShardInfo, verify: bool) -> PairB
     size = os.fstat(file.fileno()).st_size
     header = file.read(_HEADER.size)
     if len(header) < _HEADER.size or header[:len(MAGIC)] != MAGIC:
-        raise DataError(f"{name}: not a shard of a preparation. Prepare the data again.")
+        raise DataError(f"{name}: not a shard of a preparation. {PREPARE_AGAIN}")
     version = _HEADER.unpack(header)[1]
     if version != VERSION:
-        raise DataError(f"{name}: shard of format {version}, but this towernmt reads format {VERSION}. Prepare the "
-                        "data again.")
+        raise DataError(f"{name}: shard of format {version}, but this towernmt reads format {VERSION}. "
+                        f"{PREPARE_AGAIN}")
     if header != info.header():
         raise DataError(f"{name}: the shard belongs to another preparation than the manifest next to it. "
-                        "Prepare the data again.")
+                        f"{PREPARE_AGAIN}")
     if size != info.bytes:
         raise DataError(f"{name}: {size} bytes where the header announces {info.bytes}: the shard is "
-                        f"{'truncated' if size < info.bytes else 'damaged'}. Prepare the data again.")
+                        f"{'truncated' if size < info.bytes else 'damaged'}. {PREPARE_AGAIN}")
     body = np.memmap(file, np.uint8, mode="r", offset=0)
     if verify and zlib.crc32(body[_HEADER.size:].data) != info.crc32:
-        raise DataError(f"{name}: the shard is damaged (its checksum is wrong). Prepare the data again.")
+        raise DataError(f"{name}: the shard is damaged (its checksum is wrong). {PREPARE_AGAIN}")
     return _block(body, info)
 
 

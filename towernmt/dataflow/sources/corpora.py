@@ -149,7 +149,7 @@ def read_corpora(location: str | Path) -> Corpora:
         return Corpora(name="", sources=[SourceEntry(text)])
     path = Path(text)
     try:
-        content = load_strict(_quote_uris(read_yaml_text(path)))
+        content = load_strict(_quote_uris(read_yaml_text(path)), booleans=False)     # `no` is a language
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror}). {remedy(error, 'Check the path.')}") from error
     except UnicodeDecodeError as error:
@@ -187,14 +187,22 @@ def check_tags(tags: Iterable[str], vocabulary: Vocabulary, name: str) -> None:
                                 "existing vocabulary.")
 
 
+_CONTINUES = re.compile(r"[ \t]+[^\s#,}\]]")      # the rest of a URI after a space
+
+
 def _quote_uris(text: str) -> str:
-    """Put quotes around each plain `uri:`, since its braces and commas would have a meaning within YAML's `{...}`."""
+    """Put quotes around each plain `uri:`, since its braces and commas would have a meaning within YAML's `{...}`.
+
+    A URI with spaces stays as it is: only YAML itself knows where it ends.
+    """
 
     def quote(match: re.Match[str]) -> str:
         key, uri = match.groups()
         end = len(uri)
         while uri[:end].endswith(",") or (uri[:end].endswith("}") and uri.count("}", 0, end) > uri.count("{", 0, end)):
             end -= 1
+        if end == len(uri) and _CONTINUES.match(text, match.end()):
+            return match[0]
         return key + "'" + uri[:end].replace("'", "''") + "'" + uri[end:]
 
     return re.sub(r"(\buri:[ \t]+)([^\s'\",&*!|>]\S*)", quote, text)
@@ -281,7 +289,8 @@ def _validation(content: Any, tags: Collection[str], origin: str) -> list[Valida
         if not targets or not all(isinstance(path, str) and path for path in (fields.get("source"), *targets)):
             raise SettingsError(f"{origin}: `source` or `target` is missing or not a path. Write {{source: FILE, "
                                 "target: FILE}, or {name: NAME, source: FILE, target: [FILE, FILE]}.")
-        name, tag = fields.get("name"), str(fields.get("tag") or "")
+        name, tag = fields.get("name"), fields.get("tag")
+        tag = "" if tag is None else str(tag)
         _check_tag(tag, origin)
         if tag and tags and tag not in tags:
             raise SettingsError(f"{origin}: no source has the tag '{tag}', so the model would not know it: write one "

@@ -115,7 +115,9 @@ _DIGITS = regex.compile(r"\p{Nd}")
 _PUNCTUATION = regex.compile(r"\p{P}")
 _CLOSING = regex.compile(r"(?<![\p{Pe}\p{Pf}\p{Pi}\"'\s])[\p{Pe}\p{Pf}\p{Pi}\"'\s]+$")
 """Quotes and brackets after the last mark; the part before them makes the time linear in a long row of them."""
-_QUESTION = "?？؟՞⁇⁈⸮"
+_QUESTION = "?？؟⁇⁈⸮"
+_ARMENIAN_QUESTION = "՞"
+"""The mark is written after the stressed vowel of the question word, not at the end of the sentence."""
 _GREEK = regex.compile(r"\p{Script=Greek}")
 _EXTRA_MARKS = 3  # marks that a side may have in addition to 1.5 times those of the other side
 
@@ -152,6 +154,8 @@ def _value(digit: str) -> int | str:
 
 
 def _is_question(text: str) -> bool:
+    if _ARMENIAN_QUESTION in text:
+        return True
     last = _CLOSING.sub("", text)[-1:]
     return bool(last) and (last in _QUESTION or last == ";" and _GREEK.search(text) is not None)
 

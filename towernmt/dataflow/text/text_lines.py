@@ -11,6 +11,7 @@ import gzip
 import io
 import logging
 import os
+import shlex
 import stat
 import zlib
 from collections.abc import Iterable, Iterator
@@ -83,7 +84,7 @@ class Chunk:
         if "\r" in text:
             if self.first_line == 1 and "\n" not in text and text.count("\r") > _MOST_RETURNS:
                 raise DataError(f"{self.path}: the lines end in carriage returns alone, but only a line feed ends a "
-                                f"line. Convert the file: tr '\\r' '\\n' < {self.path} > {self.path}.unix")
+                                f"line. Convert the file: tr '\\r' '\\n' {self._conversion('unix')}")
             lines = [line.removesuffix("\r") for line in lines]
         return lines
 
@@ -94,14 +95,18 @@ class Chunk:
                                 "Convert it to text, and a scanned document by text recognition (OCR); for documents "
                                 "and their translations, see `towernmt pairs`.")
 
+    def _conversion(self, suffix: str) -> str:
+        """Return the end of a shell command that reads the file, and writes its result next to it with a suffix."""
+        return f"< {shlex.quote(self.path)} > {shlex.quote(f'{self.path}.{suffix}')}"
+
     def _encoding_message(self, data: bytes, position: int) -> str:
         encoding = wide_encoding(data, self.first_line == 1)
         if encoding is not None and not data.startswith(_UTF16_BOMS):
             return (f"{self.path} line {self.first_line}: the text is {encoding} (without a byte order mark), but "
-                    f"UTF-8 is expected. Convert it: iconv -f {encoding} -t UTF-8 {self.path} > {self.path}.utf8")
+                    f"UTF-8 is expected. Convert it: iconv -f {encoding} -t UTF-8 {self._conversion('utf8')}")
         if self.first_line == 1 and data.startswith(_UTF16_BOMS):
             return (f"{self.path}: the file is UTF-16 (it starts with its byte order mark), but UTF-8 is "
-                    f"expected. Convert it: iconv -f UTF-16 -t UTF-8 {self.path} > {self.path}.utf8")
+                    f"expected. Convert it: iconv -f UTF-16 -t UTF-8 {self._conversion('utf8')}")
         compression = next((name for start, name in _COMPRESSED.items() if data.startswith(start)), None)
         if self.first_line == 1 and compression is not None:
             return f"{self.path}: the file is compressed by {compression}, but plain text is expected. Decompress it."
