@@ -222,7 +222,7 @@ def line_requests(lines: Iterable[str | bytes | LineRequest], name: str = "input
     """Yield the request of each line, with its text cleaned as by `clean_lines`.
 
     Args:
-        lines: a binary stream, texts, or requests.
+        lines: a stream, texts, or requests.
         name: name of the input, for warnings and errors.
         first: number of the first line.
         options: further options of each line, which those of a request override; None for no further options.
