@@ -181,6 +181,16 @@ def test_phrases_come_as_a_file_with_a_line_for_each_line_and_terms_as_a_file_fo
     assert terms.terminology is not None and terms.terminology.terms[0].target == "hound"
 
 
+@pytest.mark.parametrize(("prefixes", "phrases", "shorter"), [
+    ("x\ny\n", "a\n", "--constraints"), ("x\n", "a\nb\n", "--prefix"), ("", "a\n", "--prefix")])
+def test_files_of_prefixes_and_phrases_with_different_numbers_of_lines_are_refused(
+        run_translate: Any, tmp_path: Path, prefixes: str, phrases: str, shorter: str) -> None:
+    (tmp_path / "prefixes").write_text(prefixes)
+    (tmp_path / "phrases").write_text(phrases)
+    with pytest.raises(DataError, match=f"The file of {shorter} has fewer lines"):
+        run_translate(b"a\n", "--prefix", str(tmp_path / "prefixes"), "--constraints", str(tmp_path / "phrases"))
+
+
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--json", "--scores"], "leave out --scores"), (["--token-scores"], "needs --json"),
     (["--resume", "--output", "x"], "--resume needs --input and --output")])
