@@ -275,8 +275,12 @@ class LineTranslator:
         return line_requests(lines, name, first, options, self._options)
 
     def _with_all_hypotheses(self, request: LineRequest) -> LineRequest:
-        """Return a request for all hypotheses, since a reranker needs more than the line requests."""
-        if request.options.n_best == self._options.n_best:
+        """Return a request for all hypotheses, since a reranker needs more than the line requests.
+
+        A line may request more hypotheses than the search has.
+        """
+        n_best = request.options.n_best
+        if n_best == self._options.n_best or n_best is not None and n_best > self.search.n_best:
             return request
         options = dataclasses.replace(request.options, n_best=self._options.n_best)
         return dataclasses.replace(request, options=options)
