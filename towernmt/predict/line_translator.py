@@ -250,7 +250,9 @@ class LineTranslator:
             chosen = dividing.among_others() if dividing is not None and again and parts > 1 else dividing
             used_search = search if chosen is None else chosen
             searches = Searches(used_search.with_settings, True, bool(self.retry), *(
-                () if chosen is None else (chosen.is_undivided, chosen.without_details)))
+                () if chosen is None else (
+                    # Unknown words are replaced by attention, also those of lines without details.
+                    chosen.is_undivided, chosen.without_details if self._unknown is None else None)))
             translations = translate_stream(
                 used_search, self.source_vocabulary, self.target_vocabulary, requests, self.stream,
                 "" if again else name, self._encoder, searches, first)
