@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -67,11 +69,12 @@ class Aligning:
         return translate_stream(backwards, WORDS, WORDS, line_requests(lines, name), StreamSettings(), name)  # type: ignore[arg-type]
 
 
-def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *arguments: str) -> list[str]:
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *arguments: str, lines: Sequence[str] = LINES[:3]
+        ) -> list[str]:
     """Return the lines of the output of `towernmt translate`."""
     asked = []
     monkeypatch.setattr(translate, "make_translator", lambda args, **details: asked.append(details) or Aligning())
-    (tmp_path / "in").write_text("\n".join(LINES[:3]))
+    (tmp_path / "in").write_text("\n".join(lines))
     parser = argparse.ArgumentParser()
     translate.add_translate_arguments(parser)
     files = ["--input", str(tmp_path / "in"), "--output", str(tmp_path / "out")]
@@ -93,6 +96,15 @@ def test_links_stand_behind_the_translations_where_asked_for(monkeypatch: pytest
     assert run(monkeypatch, tmp_path, "--alignments", "-") == ["c b a ||| 0-2 1-1 2-0", " ||| ", "d ||| 0-0"]
     n_best = run(monkeypatch, tmp_path, "--alignments", "-", "--n-best", "1")
     assert n_best[0] == "0 ||| c b a ||| -1.0000 ||| 0-2 1-1 2-0"
+
+
+def test_the_answer_of_a_blank_line_has_all_fields_that_are_requested(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+                                                                      ) -> None:
+    objects = [json.dumps({"text": text}) for text in LINES[:2]]
+    answers = run(monkeypatch, tmp_path, "--json", "--alignments", "-", "--token-scores", lines=objects)
+    first, blank = map(json.loads, answers)
+    assert first["alignment"] == [[0, 2], [1, 1], [2, 0]]
+    assert [blank[name] for name in ("translation", "alignment", "tokens", "log_probs")] == ["", [], [], []]
 
 
 @pytest.mark.parametrize("arguments, message", [

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,11 @@ import pytest
 from tests.predict.search.toy_model import EOS, Averaged, Scored, ToyModel, plain_beam_search, searcher
 from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf, tf1
+from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
+from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary
+from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.models.interface import DecoderState
-from towernmt.predict.ensemble import EnsembleModel
+from towernmt.predict.ensemble import EnsembleModel, TrainedEnsemble
 from towernmt.predict.search.processors import ForbiddenTokens
 from towernmt.predict.search.search_settings import EnsembleSettings, SearchSettings
 
@@ -51,6 +56,26 @@ def test_greedy_search_and_processors_take_an_ensemble_for_one_model() -> None:
     averaged = Averaged(models, (1, 1, 1), "probabilities")
     assert_same(found, [plain_beam_search(averaged, source, settings, lambda _, token: token != 7)
                         for source in SENTENCES])
+
+
+class Member(nullcontext):  # type: ignore[type-arg]
+    """A trained model whose source words have a factor."""
+
+    device, checkpoint = None, ""
+
+    def __init__(self, name: str, *factor: str) -> None:
+        super().__init__()
+        self.run, self.model = SimpleNamespace(name=name), ToyModel(vocabulary=6, seed=1)
+        self.target_vocabulary = WordVocabulary([*SPECIAL_PIECES, "a", "b"])
+        self.source_vocabulary = FactoredVocabulary(
+            self.target_vocabulary, [WordVocabulary([*SPECIAL_PIECES, *factor])])
+
+
+def test_members_with_other_factors_of_the_same_words_are_refused() -> None:
+    first, same, other = Member("a", "NOUN", "VERB"), Member("b", "NOUN", "VERB"), Member("c", "VERB", "NOUN")
+    assert TrainedEnsemble([first, same]).source_vocabulary is first.source_vocabulary  # type: ignore[list-item]
+    with pytest.raises(SettingsError, match=r"The source vocabulary of c .* is not that of a "):
+        TrainedEnsemble([first, other])  # type: ignore[list-item]
 
 
 def test_a_token_that_all_members_think_impossible_has_a_finite_score() -> None:

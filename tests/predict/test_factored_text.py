@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from towernmt.callbacks.validation_towers import teacher_forced_batches
-from towernmt.core.errors import DataError
+from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.vocabulary.base import EOS, PAD, SPECIAL_PIECES
 from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
@@ -69,6 +69,13 @@ def test_pairs_for_the_teacher_forced_tower_have_all_streams_even_where_a_line_i
     assert [batch[0].shape[2] for batch in batches] == [2] * len(batches)
     assert batches[0][0][0].tolist() == [[EOS, EOS]]
     assert batches[-1][0].tolist() == [[[4, 4], [5, 5], [EOS, EOS]]]
+
+
+def test_protected_words_are_refused_because_lines_with_factors_are_translated_once() -> None:
+    encoder = RequestEncoder(SearchSettings(), SOURCE, BOTH)
+    encoder.check(LineOptions(prefix="a/x"))
+    with pytest.raises(SettingsError, match=r"protect=\['a'\] has no effect, because the source words .* have factors"):
+        encoder.check(LineOptions(protect=["a"]))
 
 
 def test_a_term_of_several_words_is_found_between_their_factors() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,10 @@ def test_each_line_comes_out_as_one_line_in_place() -> None:
 
 def test_a_byte_order_mark_and_windows_line_ends_are_dropped() -> None:
     assert list(clean_lines(io.BytesIO(b"\xef\xbb\xbfone\r\ntwo\r\n\r\n"))) == ["one", "two", ""]
+
+
+def test_a_stream_of_text_ends_after_its_last_line() -> None:
+    assert list(islice(clean_lines(io.StringIO("one\r\n\ntwo")), 5)) == ["one", "", "two"]
 
 
 def test_broken_utf8_is_warned_of_once_a_line_with_its_number(caplog: pytest.LogCaptureFixture) -> None:

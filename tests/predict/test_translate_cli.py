@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import io
 import json
 import os
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 
 from tests.waiting import PATIENCE
+from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.cli import evaluate, translate, translator_options
 from towernmt.cli.commands import function_of
 from towernmt.cli.request_options import options_of_all_lines
@@ -179,6 +181,16 @@ def test_phrases_come_as_a_file_with_a_line_for_each_line_and_terms_as_a_file_fo
     assert terms.terminology is not None and terms.terminology.terms[0].target == "hound"
 
 
+@pytest.mark.parametrize(("prefixes", "phrases", "shorter"), [
+    ("x\ny\n", "a\n", "--constraints"), ("x\n", "a\nb\n", "--prefix"), ("", "a\n", "--prefix")])
+def test_files_of_prefixes_and_phrases_with_different_numbers_of_lines_are_refused(
+        run_translate: Any, tmp_path: Path, prefixes: str, phrases: str, shorter: str) -> None:
+    (tmp_path / "prefixes").write_text(prefixes)
+    (tmp_path / "phrases").write_text(phrases)
+    with pytest.raises(DataError, match=f"The file of {shorter} has fewer lines"):
+        run_translate(b"a\n", "--prefix", str(tmp_path / "prefixes"), "--constraints", str(tmp_path / "phrases"))
+
+
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--json", "--scores"], "leave out --scores"), (["--token-scores"], "needs --json"),
     (["--resume", "--output", "x"], "--resume needs --input and --output")])
@@ -281,6 +293,7 @@ def test_the_command_line_parses_without_tensorflow() -> None:
     (["--mbr", "chrf", "--samples", "9", "--n-best", "0"], "n_best=0"),
     (["--mbr", "chrf", "--beam", "2", "--n-best", "3"], "n_best=3: choose 1 to beam_size"),
     (["--window", "0"], "window=0"), (["--samples", "9"], "needs --mbr or --rerank-by"), (["--mbr", "x"], "mbr=x"),
+    (["--rerank-by", "runs/y", "--mbr-aggregate"], "--mbr-aggregate needs --mbr chrf"),
     (["--mbr", "chrf", "--beam", "1"], "a --beam of 2 or more"), (["--ensemble-weights", "a,b"], "weights a,b"),
     (["--max-length", "two"], "--max-length two"), (["--batch-tokens", "0"], "batch_tokens=0")])
 def test_values_that_cannot_work_are_refused_before_anything_is_loaded(
@@ -317,6 +330,23 @@ def test_the_models_and_the_order_that_are_asked_for_reach_the_translator(monkey
     assert (asked["selection"], asked["n_best"], asked["epsilon"]) == ("sampling", 30, 0.02)
     translator_options.make_translator(parse(translate, "--model", "runs/a"))
     assert asked["run_dir"] == ["runs/a"] and asked["ensemble"] == EnsembleSettings() and asked["reranker"] is None
+
+
+@pytest.mark.parametrize(("saved", "arguments", "expected"), [
+    ("beam_size: 12", [], ("beam", 12, 12)), ("beam_size: 12", ["--n-best", "20"], ("beam", 20, 20)),
+    ("beam_size: 12", ["--beam", "3"], ("beam", 3, 3)), ("beam_size: 1", [], ("beam", 5, 5)),
+    ("selection: sampling", [], ("sampling", 5, 100)),
+    ("selection: sampling", ["--selection", "beam"], ("beam", 5, 5))])
+def test_a_reranker_gets_the_beam_or_the_samples_of_the_settings_of_the_run(
+        saved: str, arguments: list[str], expected: tuple[str, int, int], tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "settings.yaml").write_text(f"search:\n  {saved}\n")
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr("towernmt.predict.translator.Translator", lambda **given: asked.update(given))
+    translator_options.make_translator(parse(translate, "--model", str(tmp_path), "--mbr", "chrf", *arguments))
+    search = {name: value for name, value in asked.items() if name in ("selection", "beam_size", "n_best")}
+    settings = dataclasses.replace(SavedRun(tmp_path).group("search", SearchSettings()), **search)
+    assert (settings.selection, settings.beam_size, settings.n_best) == expected
 
 
 def test_an_output_is_resumed_only_with_the_same_tables_and_functions(tmp_path: Path) -> None:

@@ -358,6 +358,8 @@ def test_a_reranker_orders_all_that_the_search_finds(run_directory: Path, four_b
     reranked = translator.translate_nbest(lines)
     assert reranked == risk(lines, found) and reranked != found
     assert translator.translate_nbest(lines, options=[LineOptions(n_best=1)] * 5) == reranked
+    (six_best,) = translator.translate_nbest(lines[:1], options=[LineOptions(n_best=6)])
+    assert len(six_best) == 6 > len(reranked[0])
 
 
 @pytest.mark.thorough

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator
-from itertools import islice, repeat
+from itertools import islice, zip_longest
 from pathlib import Path
 
 from towernmt.cli.translation_options import add_protect_option
@@ -72,13 +72,27 @@ def options_by_lines(prefixes: Iterable[str] | None, phrases: Iterable[str] | No
     Args:
         prefixes: lines of `--prefix`; None without this file.
         phrases: lines of `--constraints`; None without this file.
+
+    Raises:
+        DataError: the iterator raises it if one of two files has fewer lines.
     """
     if prefixes is None and phrases is None:
         return None
-    prefix_texts: Iterable[str] = repeat("") if prefixes is None else prefixes
-    phrase_lists: Iterable[list[str]] = repeat([]) if phrases is None else map(_phrases, phrases)
-    return (LineOptions(prefix=prefix, constraints=constraints)
-            for prefix, constraints in zip(prefix_texts, phrase_lists, strict=False))
+    if phrases is None:
+        return (LineOptions(prefix=prefix) for prefix in prefixes)
+    if prefixes is None:
+        return (LineOptions(constraints=_phrases(line)) for line in phrases)
+    return map(_line_options, zip_longest(prefixes, phrases))
+
+
+def _line_options(lines: tuple[str | None, str | None]) -> LineOptions:
+    """Return the request of a line from the lines of `--prefix` and `--constraints`; None after the end of a file."""
+    prefix, phrases = lines
+    if prefix is None or phrases is None:
+        shorter, longer = ("--prefix", "--constraints") if prefix is None else ("--constraints", "--prefix")
+        raise DataError(f"The file of {shorter} has fewer lines than that of {longer}: both must have a line for each "
+                        "input line.")
+    return LineOptions(prefix=prefix, constraints=_phrases(phrases))
 
 
 def files_of_each_line(args: argparse.Namespace) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,12 +57,14 @@ def add_reranking_options(parser: argparse.ArgumentParser) -> None:
                             "language; `towernmt rerank --tune` finds the weight (default: 1)")
 
 
-def reranking_search_options(args: argparse.Namespace, search: Mapping[str, Any]) -> dict[str, Any]:
+def reranking_search_options(args: argparse.Namespace, search: Mapping[str, Any],
+                             saved_search: Callable[[], SearchSettings] = SearchSettings) -> dict[str, Any]:
     """Return further search options that give a reranker several translations: samples, or the complete beam.
 
     Args:
         args: the parsed options.
         search: the specified fields of `SearchSettings`.
+        saved_search: returns the settings of the model, which apply to other fields; called only if they matter.
 
     Raises:
         SettingsError: the reranker would get one translation, samples have no reranker, or --n-best is not valid.
@@ -73,10 +75,13 @@ def reranking_search_options(args: argparse.Namespace, search: Mapping[str, Any]
             raise SettingsError(f"--samples needs --mbr or --rerank-by: pass one of them, too.{advice}")
         return {}
     n_best = search.get("n_best", 1)    # of the output
-    if args.samples is not None or search.get("selection") == "sampling":
+    saved = SearchSettings() if args.samples is not None or {"selection", "beam_size"} <= search.keys() else (
+        saved_search())
+    if args.samples is not None or search.get("selection", saved.selection) == "sampling":
         SearchSettings(selection="sampling", n_best=n_best)     # raises an error if it is not valid
         return {"selection": "sampling", "n_best": SAMPLES if args.samples is None else args.samples}
-    beam = search.get("beam_size", max(SearchSettings.beam_size, n_best))
+    saved_beam = saved.beam_size if saved.beam_size > 1 else SearchSettings.beam_size
+    beam = search.get("beam_size", max(saved_beam, n_best))
     if beam < 2:
         raise SettingsError("Reranking needs at least two translations of a line: pass a --beam of 2 or more.")
     SearchSettings(beam_size=beam, n_best=n_best)
@@ -92,8 +97,9 @@ def make_reranker(args: argparse.Namespace, device: str | None) -> Reranker | No
     """
     if args.mbr and args.rerank_by:
         raise SettingsError("--mbr and --rerank-by exclude each other: leave one of them out.")
+    reranker = mbr_reranker(args)       # refuses --mbr-aggregate without --mbr
     if not args.rerank_by:
-        return mbr_reranker(args)
+        return reranker
     from towernmt.predict.model_reranker import Judge, ModelReranker
 
     run, weight = run_and_weight(args.rerank_by, "--rerank-by")

@@ -195,10 +195,11 @@ def json_answers(args: argparse.Namespace, translator: LineTranslator, inputs: L
         lines, inputs.name, options=inputs.options, first=inputs.first), translator)
     for number, (translation, request) in enumerate(zip(stream, requests, strict=False),
                                                     start=inputs.before + inputs.first):
-        links = translation[0].links(args.alignment_threshold) if args.alignments == APPENDED else None
+        # A line without alignment, such as a blank one, has the same fields in its answer as all others.
+        links = (translation[0].links(args.alignment_threshold) or []) if args.alignments == APPENDED else None
         count = request.options.n_best or request.options.search.get("n_best") or args.n_best or 1
         yield [json_answer(number, request, translation, translator.target_vocabulary, count, links,
-                       alignments.as_json(translation[0], translator))]
+                       alignments.as_json(translation[0], translator), args.token_scores)]
 
 
 _WITHOUT_EFFECT = ("input", "output", "resume", "command", "workers", "ray", "work_directory", "engine")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from towernmt.checkpoint.packaged_run import open_run
@@ -25,13 +26,14 @@ from towernmt.cli.translation_options import (
     search_options,
     special_line_settings,
 )
+from towernmt.core.directories import is_export
 from towernmt.core.standard_streams import log_to_stderr
 from towernmt.predict.engine_support import ENGINES as TRANSLATOR_ENGINES
 from towernmt.predict.engine_support import graph_precision
 from towernmt.predict.lines.faults import RETRY_ADVICE
 from towernmt.predict.lines.line_options import PLAIN, LineOptions
 from towernmt.predict.search.device_batches import batching_for
-from towernmt.predict.search.search_settings import BATCH_ON_GPU, GRAPH, StreamSettings
+from towernmt.predict.search.search_settings import BATCH_ON_GPU, GRAPH, SearchSettings, StreamSettings
 
 if TYPE_CHECKING:
     from towernmt.predict.line_translator import LineTranslator
@@ -98,7 +100,7 @@ def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attent
     device = device_of(args)
     search = search_options(args)
     models = model_arguments(args)
-    search |= reranking_search_options(args, search)
+    search |= reranking_search_options(args, search, lambda: _saved_search(args))
     check_search_options(search)
     window = getattr(args, "window", None)
     engine, precision = engine_of(args), args.precision
@@ -138,6 +140,17 @@ def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attent
     if retry is not None:
         translator.fault_advice = RETRY_ADVICE
     return translator
+
+
+def _saved_search(args: argparse.Namespace) -> SearchSettings:
+    """Return the search settings of the first model; the defaults for a missing one, which is refused later."""
+    model = args.model[0]
+    if is_export(model):
+        from towernmt.interop.ctranslate2_loader import Description
+
+        return Description.read(Path(model)).search
+    run = open_run(model, args.trust_code)
+    return run.group("search", SearchSettings()) if run.exists() else SearchSettings()
 
 
 def log_without_tensorpack() -> None:

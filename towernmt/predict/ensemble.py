@@ -17,6 +17,7 @@ from towernmt.core.errors import SettingsError
 from towernmt.core.tensors import Tensor, TensorSpec
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.vocabulary.base import Vocabulary
+from towernmt.dataflow.vocabulary.source_factors import factors_of
 from towernmt.models.interface import DecoderState, NMTModel
 from towernmt.models.layers.projections import Projection
 from towernmt.models.model_settings import PRECISIONS
@@ -295,4 +296,6 @@ def _check_vocabularies(members: Sequence[TrainedModel]) -> None:
 def _same_encoding(first: Vocabulary, second: Vocabulary) -> bool:
     """Return whether two vocabularies encode each text as the same ids."""
     facts, other_facts = ((each.kind, each.size, each.streams) for each in (first, second))
-    return facts == other_facts and first.files() == second.files()
+    return facts == other_facts and first.files() == second.files() and all(
+        factor.files() == other_factor.files()
+        for factor, other_factor in zip(factors_of(first), factors_of(second), strict=True))

@@ -250,7 +250,9 @@ class LineTranslator:
             chosen = dividing.among_others() if dividing is not None and again and parts > 1 else dividing
             used_search = search if chosen is None else chosen
             searches = Searches(used_search.with_settings, True, bool(self.retry), *(
-                () if chosen is None else (chosen.is_undivided, chosen.without_details)))
+                () if chosen is None else (
+                    # Unknown words are replaced by attention, also those of lines without details.
+                    chosen.is_undivided, chosen.without_details if self._unknown is None else None)))
             translations = translate_stream(
                 used_search, self.source_vocabulary, self.target_vocabulary, requests, self.stream,
                 "" if again else name, self._encoder, searches, first)
@@ -275,8 +277,12 @@ class LineTranslator:
         return line_requests(lines, name, first, options, self._options)
 
     def _with_all_hypotheses(self, request: LineRequest) -> LineRequest:
-        """Return a request for all hypotheses, since a reranker needs more than the line requests."""
-        if request.options.n_best == self._options.n_best:
+        """Return a request for all hypotheses, since a reranker needs more than the line requests.
+
+        A line may request more hypotheses than the search has.
+        """
+        n_best = request.options.n_best
+        if n_best == self._options.n_best or n_best is not None and n_best > self.search.n_best:
             return request
         options = dataclasses.replace(request.options, n_best=self._options.n_best)
         return dataclasses.replace(request, options=options)

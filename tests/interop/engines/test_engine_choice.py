@@ -246,6 +246,16 @@ def test_lines_without_details_are_translated_alone_and_have_none(exported_run: 
     assert [one[0].text for one in found] == translator.translate(lines) and not built
 
 
+def test_unknown_words_of_lines_without_details_are_replaced(exported_run: Path, lines: list[str],
+                                                             built: list[TrainedSearch]) -> None:
+    options = [LineOptions(details=False)] * len(lines)
+    with_unknown, replaced = ([hypothesis.text for translation in Translator(
+        exported_run, device="cpu", n_best=4, replace_unknown=replace).translate_nbest(lines, options=options)
+        for hypothesis in translation] for replace in (False, True))
+    assert any("<unk>" in text for text in with_unknown) and not any("<unk>" in text for text in replaced)
+    assert not built
+
+
 def test_the_first_use_exports_after_the_first_line_and_the_next_stream_uses_it(
         original_run: Path, tmp_path: Path, lines: list[str]) -> None:
     run = Path(shutil.copytree(original_run, tmp_path / "run"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -42,6 +43,13 @@ def test_more_translations_than_the_search_gives_are_another_search_and_fewer_ar
     assert changed_search(n_best=3) == {"n_best": 3}
     assert changed_search(n_best=9) == {"n_best": 9, "beam_size": 9}
     assert changed_search(search={"min_length": 1}) == {"min_length": 1}
+
+
+def test_each_of_many_lines_that_avoid_many_phrases_takes_little_memory() -> None:
+    phrases = ["the " * count + "house" for count in range(1, 100)]
+    [piece], [same], [other] = (pieces(avoid=avoided) for avoided in (phrases, phrases, phrases[1:]))
+    assert piece == same != other and hash(piece) == hash(same)
+    assert len(pickle.dumps(piece.key)) < 1000 < piece.inputs["avoid"].nbytes
 
 
 def test_only_the_first_piece_of_a_long_line_begins_with_its_prefix_where_that_is_wanted() -> None:

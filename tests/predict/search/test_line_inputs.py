@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 from tensorpack.tfutils.tower import PredictTowerContext
 
-from tests.predict.search.toy_model import BOS, EOS, PAD, Averaged, Scored, ToyModel, length_limit, normalised
+from tests.predict.search.toy_model import (
+    BOS,
+    EOS,
+    PAD,
+    Averaged,
+    Scored,
+    ToyModel,
+    length_limit,
+    normalised,
+    plain_beam_search,
+)
 from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf1
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, Vocabulary
@@ -126,6 +136,36 @@ def test_an_ensemble_has_prefixes_and_avoids_phrases_as_one_model_does() -> None
 
         limit = max(length_limit(source, SETTINGS), len(prefix) + 1 if prefix else 0)
         assert_same(hypotheses, all_hypotheses(averaged, source, SETTINGS, limit, allowed))
+
+
+PREFIXES = [[5, 3, 4, 6, 3, 5], []]
+
+
+def begins_with(prefix: list[int], tokens: list[int]) -> bool:
+    """Return whether tokens, which may be fewer, begin with the prefix."""
+    return tokens[:len(prefix)] == prefix[:len(tokens)]
+
+
+@pytest.mark.parametrize("patience", [pytest.param(0.5, marks=pytest.mark.slow), 1.0])
+def test_the_tokens_that_a_prefix_excludes_are_no_finished_hypotheses(patience: float) -> None:
+    model = ToyModel(vocabulary=9, seed=3)
+    settings = SearchSettings(beam_size=4, n_best=2, stopping="first", patience=patience)
+    found = search(model, settings, VOCABULARY, SENTENCES[:2], prefix=padded(PREFIXES))
+    for source, prefix, hypotheses in zip(SENTENCES, PREFIXES, found, strict=False):
+        assert_same(hypotheses, plain_beam_search(
+            model, source, settings,
+            lambda tokens, token, prefix=prefix: begins_with(prefix, [*tokens, token])))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(("options", "inputs"), [
+    pytest.param({"beam_size": 8, "beam_groups": 2}, {}, marks=pytest.mark.slow),
+    ({"beam_size": 4}, {"constraints": [[[4, 4]], [[3, PAD]]]})], ids=["groups", "constraints"])
+def test_groups_and_constraints_have_translations_after_a_prefix(options: dict[str, Any], inputs: dict[str, Any]
+                                                                 ) -> None:
+    settings = SearchSettings(stopping="first", **options)
+    found = search(ToyModel(vocabulary=12, seed=3), settings, VOCABULARY, SENTENCES[:2], prefix=padded(PREFIXES),
+                   **inputs)
+    assert all(begins_with(prefix, hypotheses[0][1]) for prefix, hypotheses in zip(PREFIXES, found, strict=True))
 
 
 @pytest.mark.thorough

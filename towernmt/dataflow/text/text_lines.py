@@ -236,14 +236,14 @@ def clean_lines(lines: Iterable[Any], name: str = "input", first: int = 1) -> It
     """Yield each line as text without control characters.
 
     Args:
-        lines: a binary stream, or the lines; items of other types are yielded unchanged.
+        lines: a stream, or the lines; items of other types are yielded unchanged.
         name: name of the input, for warnings.
         first: number of the first line.
 
     Raises:
-        DataError: a line of a stream is longer than `LONGEST_LINE`.
+        DataError: a line of a binary stream is longer than `LONGEST_LINE`.
     """
-    if isinstance(lines, io.IOBase):
+    if isinstance(lines, io.IOBase) and not isinstance(lines, io.TextIOBase):
         lines = bounded_lines(cast(BinaryIO, lines), name, first)
     for number, line in enumerate(lines, start=first):
         yield clean_line(line, number, name) if isinstance(line, (str, bytes)) else line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -28,7 +29,7 @@ class LinePiece:
     Attributes:
         ids: source ids without EOS, after those of the source prefix; with several streams, tuples of ids.
         kind: names of the inputs, and the changed search settings; pieces of one kind can share a batch.
-        key: content of the inputs.
+        key: dtype, shape and digest of each input, because a line may avoid thousands of segmentations.
         inputs: additional inputs by name, arrays without the batch dimension.
         search: search settings that differ for this piece.
         terms: requested terms of a terminology that occur in the piece.
@@ -51,7 +52,8 @@ class LinePiece:
         """Return a piece with the kind and the key of its inputs."""
         arrays = {name: np.asarray(value) for name, value in sorted(inputs.items())}
         kind = tuple(arrays), repr(sorted(search.items())) if search else ""
-        key = tuple((array.dtype.str, array.shape, array.tobytes()) for array in arrays.values())
+        key = tuple((array.dtype.str, array.shape, hashlib.sha256(array.tobytes()).digest())
+                    for array in arrays.values())
         return cls(tuple(ids), kind, key, arrays, search, terms, details, prefix_size)
 
     def __len__(self) -> int:

@@ -222,7 +222,7 @@ def line_requests(lines: Iterable[str | bytes | LineRequest], name: str = "input
     """Yield the request of each line, with its text cleaned as by `clean_lines`.
 
     Args:
-        lines: a binary stream, texts, or requests.
+        lines: a stream, texts, or requests.
         name: name of the input, for warnings and errors.
         first: number of the first line.
         options: further options of each line, which those of a request override; None for no further options.
@@ -266,7 +266,8 @@ def read_requests(lines: Iterable[bytes], name: str, first: int = 1) -> Iterator
 
 
 def json_answer(number: int, request: LineRequest, translation: Translation, vocabulary: Vocabulary, count: int = 1,
-                links: Sequence[tuple[int, int]] | None = None, attention: Mapping[str, Any] | None = None) -> str:
+                links: Sequence[tuple[int, int]] | None = None, attention: Mapping[str, Any] | None = None,
+                has_tokens: bool = False) -> str:
     """Return the answer to a JSON line as one line of JSON without its line end.
 
     Args:
@@ -277,10 +278,14 @@ def json_answer(number: int, request: LineRequest, translation: Translation, voc
         count: maximum number of translations to list; a single one is not listed.
         links: word alignments (source word, target word) of the best translation; None if not requested.
         attention: attention of the best translation from `WordAlignment.as_json`; None if not requested.
+        has_tokens: whether tokens were requested, so that an answer without any has empty lists of them: that of a
+            blank line, or of a line that is its own translation.
     """
     best_hypothesis = translation[0]
     answer: dict[str, Any] = {"sentence_id": number, **request.answer_fields, "translation": best_hypothesis.text,
-                              "score": _rounded(best_hypothesis.score), **_details(best_hypothesis, vocabulary)}
+                              "score": _rounded(best_hypothesis.score),
+                              **({"tokens": [], "log_probs": []} if has_tokens else {}),
+                              **_details(best_hypothesis, vocabulary)}
     if links is not None:
         answer["alignment"] = [list(link) for link in links]
     if attention is not None:

@@ -256,6 +256,9 @@ class RequestEncoder:
         """Return the encoded options. Those of the last call are cached, since many lines have the same options."""
         last = self._last_encoded       # another thread may replace it at any time
         if last is None or last[0] is not options:
+            if options.protect and self._source.streams > 1:
+                raise SettingsError(f"protect={list(options.protect)} has no effect, because the source words of the "
+                                    "model have factors: leave it out.")
             inputs = dict(options.inputs)
             for encode in INPUTS:
                 inputs.update(encode(self._text, options))

@@ -34,16 +34,17 @@ class Stopping:
         """Return the number of finished hypotheses before the first step, ids `[batch]`; `()` if it is not needed."""
         return as_ids(tf.zeros([batch], tf.int32)) if self.max_finished else ()
 
-    def count_finished(self, num_finished: Tensor, final: Tensor) -> Tensor:
+    def count_finished(self, num_finished: Tensor, score: Tensor) -> Tensor:
         """Return the number of finished hypotheses after a step, ids `[batch]`.
 
         Args:
             num_finished: number before the step.
-            final: bool `[batch, n]`, whether the step has finished a hypothesis.
+            score: float32 `[batch, n]`, scores of the candidates of the step; `NEG_INF` for unfinished ones, and for
+                impossible ones, which fill up a beam with fewer possible candidates.
         """
         if not self.max_finished:
             return ()
-        return num_finished + tf.math.count_nonzero(final, axis=1, dtype=num_finished.dtype)
+        return num_finished + tf.math.count_nonzero(score > NEG_INF, axis=1, dtype=num_finished.dtype)
 
     def is_decided(self, num_finished: Tensor, last_score: Tensor, best_live: Tensor, limit: Tensor,
                    scoring: Scoring) -> Tensor:
@@ -186,12 +187,12 @@ class BeamSearch(Strategy):
         at_limit = length >= context.limit  # [batch]
         final = tf.logical_or(is_eos[:, :beam], at_limit[:, None]) & ~state.done[:, None]
         extended = context.extend(parent[:, :beam], token[:, :beam])
-        score = self._scoring(log_prob[:, :beam], length, extended, context.inputs)
-        finished = state.finished.merged(extended, tf.where(final, score, NEG_INF))
+        score = tf.where(final, self._scoring(log_prob[:, :beam], length, extended, context.inputs), NEG_INF)
+        finished = state.finished.merged(extended, score)
 
         # At most `beam` of the 2 * beam candidates end, so at least `beam` stay live.
         live_log_prob, index = tf.math.top_k(tf.where(is_eos, NEG_INF, log_prob), beam)
-        count = self._stopping.count_finished(state.num_finished, final)
+        count = self._stopping.count_finished(state.num_finished, score)
         decided = self._stopping.is_decided(
             count, finished.score[:, self._n_best - 1], live_log_prob[:, 0], context.limit, self._scoring)
         return StepChoice(

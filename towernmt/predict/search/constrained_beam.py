@@ -224,15 +224,16 @@ class ConstrainedBeamSearch(Strategy):
         final = tf.logical_or(is_eos[:, :beam], at_limit[:, None]) & ~state.done[:, None]
         extended = context.extend(parent[:, :beam], token[:, :beam])
         score = self._scoring(log_prob[:, :beam], context.step + 1, extended, context.inputs)
+        score = tf.where(final, score, NEG_INF)
         finished = self._merged(state.finished, FinishedWithPhrases(
-            extended, tf.where(final, score, NEG_INF), phrases.missing(progress)[:, :beam]))
+            extended, score, phrases.missing(progress)[:, :beam]))
 
         # At most one candidate of a hypothesis is EOS, so at least `beam` of 2 * beam candidates stay live.
         rank = tf.cast(tf.range(2 * beam), token.dtype)
         eos_last = tf.where(is_eos, tf.constant(2 * beam, token.dtype), tf.zeros([], token.dtype))
         _, kept = tf.math.top_k(-rank - eos_last, beam)
         live = tf.gather(tf.where(is_eos, NEG_INF, log_prob), kept, batch_dims=1)
-        count = self._stopping.count_finished(state.num_finished, final)
+        count = self._stopping.count_finished(state.num_finished, score)
         done = state.done | at_limit | self._is_decided(count, live, finished, context.limit)
         return StepChoice(
             parent=tf.gather(parent, kept, batch_dims=1), token=tf.gather(token, kept, batch_dims=1),

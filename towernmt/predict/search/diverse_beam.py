@@ -134,12 +134,13 @@ class DiverseBeamSearch(Strategy):
         final = tf.logical_or(is_eos[:, :size], at_limit[:, None]) & ~done[:, None]
         extended = context.extend(extensions.parent[:, :size], extensions.token[:, :size])
         score = self._scoring(extensions.log_prob[:, :size], context.step + 1, extended, context.inputs)
-        finished = group.finished.merged(extended, tf.where(final, score, NEG_INF))
+        score = tf.where(final, score, NEG_INF)
+        finished = group.finished.merged(extended, score)
 
         value, index = tf.math.top_k(tf.where(is_eos, NEG_INF, extensions.value), size)
         live = extensions.at(index)
         log_prob = tf.where(value > NEG_INF, live.log_prob, NEG_INF)
-        count = self._stopping.count_finished(group.num_finished, final)
+        count = self._stopping.count_finished(group.num_finished, score)
         decided = self._stopping.is_decided(
             count, finished.score[:, min(self._n_best, size) - 1], tf.reduce_max(log_prob, axis=1), context.limit,
             self._scoring)
