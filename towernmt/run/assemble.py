@@ -104,10 +104,10 @@ def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, mo
                                    train.steps, limit, end_of_epochs))
     if metric and train.stop_patience:
         callbacks.append(EarlyStopping(metric, train.stop_patience, mode=mode_of(metric)))
-    if metric and checkpoint.keep_best:
-        callbacks.append(BestCheckpoints(run.best, checkpoint.keep_best, metric, mode_of(metric)))
     saver = CheckpointSaver(run.checkpoints, checkpoint.steps, checkpoint.minutes, checkpoint.keep, source,
                             fingerprints(data))
+    if metric and checkpoint.keep_best:
+        callbacks.append(BestCheckpoints(run.best, checkpoint.keep_best, metric, mode_of(metric), saver))
     if log.histograms:
         callbacks.append(Histograms(log.histograms))
     callbacks += [Introduction(settings, data, run, metric is not None), *components.callbacks_after(), saver,
