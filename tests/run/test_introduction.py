@@ -61,8 +61,7 @@ def test_a_run_begins_with_one_paragraph_and_ends_with_the_next_command(text, tr
 
 
 def test_what_has_no_validation_says_that_there_will_be_no_bleu_and_no_best_checkpoint(text, train):
-    lines = train(prepare(text), "train.steps=1", "train.epochs=3", "train.stop_patience=2",
-                  "data.batch_type=sentences")
+    lines = train(prepare(text), "train.steps=1", "train.epochs=3", "data.batch_type=sentences")
     assert "50 pairs, in batches of 100 sentences. " in lines[0]
     assert "Until update 1 or the end of epoch 3. " in lines[0]
     assert "The data have no validation text: the run has no BLEU and no best checkpoint." in lines[0]
