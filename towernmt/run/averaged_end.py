@@ -36,7 +36,7 @@ from towernmt.predict.scorer import Scorer
 from towernmt.predict.search.search_settings import SearchSettings
 from towernmt.predict.search_towers import GraphSearch, build_graph_search
 from towernmt.predict.stream import translate_lines
-from towernmt.run.assemble import Components, deciding_scalar, validation_decides
+from towernmt.run.assemble import Components, patience_scalar, validation_decides
 from towernmt.run.directory import RunDirectory
 from towernmt.run.resume import why_finished
 from towernmt.run.run_log import begin_log
@@ -96,7 +96,7 @@ def average_if_due(settings: Settings, data: TrainingData, run: RunDirectory, co
         CheckpointError: a checkpoint is damaged, or the average cannot be written.
     """
     count, last = settings.checkpoint.average, latest_checkpoint(run.checkpoints)
-    if not count or last is None or not why_finished(run, settings.train, deciding_scalar(settings, data)):
+    if not count or last is None or not why_finished(run, settings.train, patience_scalar(settings, data, run)):
         return
     record = read_average_record(run.averaged) or AverageRecord(0, 0)
     if (record.compared_step, record.compared_last) == (read_state(last).step, count):

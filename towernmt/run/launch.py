@@ -24,7 +24,7 @@ from towernmt.dataflow.batches.training_data import TrainingData
 from towernmt.input_source import GeneralQueueInput
 from towernmt.models.kernels import is_slow_on_cpu
 from towernmt.optim.optimizer import TrainedVariables
-from towernmt.run.assemble import Components, check_tracker, deciding_scalar, make_config, with_vocabulary_sizes
+from towernmt.run.assemble import Components, check_tracker, make_config, patience_scalar, with_vocabulary_sizes
 from towernmt.run.averaged_end import average_if_due, check_average, set_later_average_aside
 from towernmt.run.directory import RunDirectory, model_from_settings, settings_as_made, why_model_not_found
 from towernmt.run.introduction import AutomaticSettingsRecord, SettingsRecord
@@ -140,7 +140,7 @@ def _check_and_train(settings: Settings, data: TrainingData, run: RunDirectory, 
     check_run_vocabulary(run, data)
     check_data(run, data)
     check_average(settings, data)
-    if reason := why_finished(run, settings.train, deciding_scalar(settings, data)):
+    if reason := why_finished(run, settings.train, patience_scalar(settings, data, run)):
         logger.info(reason)
         return 0
     if wants_search(settings, run):
