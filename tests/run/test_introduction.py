@@ -67,6 +67,16 @@ def test_what_has_no_validation_says_that_there_will_be_no_bleu_and_no_best_chec
     assert "The data have no validation text: the run has no BLEU and no best checkpoint." in lines[0]
 
 
+@pytest.mark.parametrize(("changed", "beginning"), [
+    ("validation.steps=0", "validation.steps=0: the run has no BLEU"), ("checkpoint.keep_best=0", " updates")])
+def test_a_run_that_no_longer_has_a_new_best_checkpoint_says_that_the_earlier_one_remains(
+        text, train, changed, beginning):
+    data = prepare(text, "--valid-source", str(text / "source"), "--valid-target", str(text / "target"))
+    train(data, "train.steps=1", "validation.sentences=3")
+    assert any(f"{beginning}, and the best checkpoint remains that of step 1; pass --checkpoint last to translate with "
+               "the last one." in line for line in train(data, "train.steps=2", changed))
+
+
 def test_a_run_whose_general_data_alone_have_validation_text_says_that_its_scores_choose_nothing(text, train, tmp_path):
     sides = ["--valid-source", str(text / "source"), "--valid-target", str(text / "target")]
     general = prepare(text, *sides)
