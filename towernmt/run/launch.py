@@ -78,13 +78,17 @@ def train(settings: Settings, data: TrainingData, logdir: str | Path, gpus: Sequ
     components = Components(model, trainer, source, callbacks_before, callbacks_after)
     world = joined_world(settings.train.worker_timeout, cpu_towers=(towers or 1) if gpus is None else 0)
     with one_training():
-        with world, run.writing("towernmt train"):
-            is_chief = current_world().is_chief
-            settings = with_vocabulary_sizes(settings, data)
-            status = _check_and_train(settings, data, run, gpus, towers, components)
-        if is_chief and status == 0:    # the other processes have ended
-            average_if_due(settings, data, run, components, gpus)
-        return status
+        try:
+            with world, run.writing("towernmt train"):
+                is_chief = current_world().is_chief
+                settings = with_vocabulary_sizes(settings, data)
+                status = _check_and_train(settings, data, run, gpus, towers, components)
+            if is_chief and status == 0:    # the other processes have ended
+                average_if_due(settings, data, run, components, gpus)
+            return status
+        finally:
+            if logger.LOG_DIR == str(run.log):
+                logger.LOG_DIR = None   # a later training by hand would replace the statistics of this run
 
 
 @hold_log()
