@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from towernmt.callbacks.stateful import Patience
 from towernmt.callbacks.stopping import EarlyStopping, StopAfterMinutes, StopAtStep
 from towernmt.core.errors import SettingsError
+from towernmt.core.world import World, in_world
 
 
 @given(scores=st.lists(st.integers(0, 5), max_size=30), patience=st.integers(1, 5), delta=st.integers(0, 2),
@@ -110,6 +111,14 @@ def test_minutes_of_training_are_counted_over_resumes(train, do):
     third = StopAfterMinutes(2.0, clock)
     third.restore_state(second.state())
     assert train([do(clock.advance), third], steps=100, start=6)[0].loop.global_step == 6
+
+
+@pytest.mark.parametrize(("process", "last_step"), [(0, 6), (1, 9)])
+def test_the_clock_of_the_chief_ends_training_because_its_time_is_saved(train, do, process, last_step):
+    clock = Clock()
+    with in_world(World(process, 2)):
+        trainer, _ = train([do(clock.advance), StopAfterMinutes(2.0, clock)], steps=9)
+    assert trainer.loop.global_step == last_step
 
 
 @pytest.mark.parametrize("make", [

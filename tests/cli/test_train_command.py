@@ -223,6 +223,13 @@ def test_a_run_is_not_gone_on_with_under_another_size_of_model(train, six_steps,
     assert (tmp_path / "run" / "settings.yaml").read_text() == before
 
 
+def test_a_later_training_by_hand_does_not_write_its_statistics_into_the_run(train):
+    from tensorpack.utils import logger
+
+    assert train(*SMALL, "train.steps=1")[0] == 0
+    assert logger.get_logger_dir() is None      # where the monitors of TrainConfig write
+
+
 def test_a_run_is_not_gone_on_with_under_another_vocabulary(six_steps, data, tmp_path, capsys):
     logdir = Path(shutil.copytree(six_steps, tmp_path / "run"))
     before = (logdir / "vocabulary" / "source.words").read_text()

@@ -6,6 +6,7 @@ import json
 import signal
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,11 +17,13 @@ from towernmt.core.errors import SettingsError
 from towernmt.jobs.trials import FAILED, FINISHED
 
 
-def tune_arguments(directory: Path, monkeypatch: pytest.MonkeyPatch, search: Any) -> list[str]:
-    """Return the arguments of a search by `search` instead of Ray Tune."""
+def tune_arguments(directory: Path, monkeypatch: pytest.MonkeyPatch, search: Any, sets: Any = ("valid",)) -> list[str]:
+    """Return the arguments of a search by `search` instead of Ray Tune, on data with these validation sets."""
     monkeypatch.setattr("towernmt.jobs.tune_search.check_tune", lambda: None)
     monkeypatch.setattr("towernmt.jobs.tune_search.search", search)
     monkeypatch.setattr("towernmt.farm.ray_workers.ray_connection", lambda *_: nullcontext())
+    monkeypatch.setattr("towernmt.dataflow.batches.training_data.open_training_data",
+                        lambda *_: SimpleNamespace(directory="data", validation_sets=sets))
     (directory / "space.yaml").write_text("optimizer.learning_rate: [0.001, 0.002]\n")
     return ["tune", "--space", str(directory / "space.yaml"), "--data", str(directory / "data"), "--output",
             str(directory / "search"), "--preset", "tiny", "--set", "train.steps=10", "validation.steps=10"]
@@ -62,3 +65,13 @@ def test_a_resumed_search_that_ends_at_once_keeps_the_table_and_the_best_trial(
     assert "1\t12.50\t10\tfinished" in results[0] and "2\t14.00\t10\tfailed" in results[0]
     assert main([*tune_arguments(tmp_path, monkeypatch, resumed_search), "--resume"]) == (1 if refused else 130)
     assert [(tmp_path / "search" / name).read_text() for name in ("trials.tsv", "best.yaml")] == results
+
+
+def test_data_without_validation_text_are_refused_before_a_trial_begins(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def search(*arguments: Any) -> None:
+        raise AssertionError
+
+    assert main(tune_arguments(tmp_path, monkeypatch, search, sets=())) == 1
+    assert "data has no validation text, by whose scores a search compares trials" in capsys.readouterr().err
+    assert not (tmp_path / "search").exists()

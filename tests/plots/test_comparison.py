@@ -30,3 +30,11 @@ def test_the_last_validation_of_the_shortest_run_counts_and_no_later_one(end: in
     assert [(row["by"], row["values"]) for row in best_so_far] == [
         (end / 2, {"a": 1.0, "b": None}), (end, {"a": 2.0, "b": 4.0})]
     assert f"best BLEU by {label} updates" in comparison_as_text(runs, [None, None])
+
+
+def test_a_run_that_has_just_begun_does_not_hide_the_best_scores_of_the_others() -> None:
+    begun = RecordedRun("new", Path("new"), [{"nll": 8.0, "global_step": 1}], {}, [])
+    runs = [run_of("a", {10: 1.0, 20: 2.0}), begun, run_of("b", {10: 3.0, 20: 4.0})]
+    best_so_far = comparison_as_json(runs, [None] * 3)["best_so_far"]
+    assert [(row["by"], row["values"]) for row in best_so_far] == [
+        (10, {"a": 1.0, "new": None, "b": 3.0}), (20, {"a": 2.0, "new": None, "b": 4.0})]

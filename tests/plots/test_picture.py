@@ -51,6 +51,16 @@ def test_panels_axis_and_table_are_those_that_are_asked_for(make_run, rows, tmp_
     assert "best BLEU" not in svg_texts and not any("running means" in text for text in svg_texts)
 
 
+def test_runs_without_positions_on_the_axis_are_named_or_refused(make_run, rows, tmp_path: Path) -> None:
+    by_hand = read_run(make_run("by-hand", [{"nll": 2.0, "global_step": 1}]), "by-hand")
+    draw_curves([read_run(make_run("a", rows), "a"), by_hand], tmp_path / "a.svg", PictureSettings("minutes"))
+    assert "by-hand: no minutes are recorded, so curves are missing." in texts(tmp_path / "a.svg")
+    empty = read_run(make_run("empty"), "empty")
+    with pytest.raises(DataError, match="empty: no target tokens are recorded: pass --x updates"):
+        draw_curves([by_hand, empty], tmp_path / "b.svg", PictureSettings("tokens"))
+    draw_curves([by_hand, empty], tmp_path / "b.svg")
+
+
 def test_settings_that_differ_have_further_tables_and_what_has_no_room_is_counted(make_run, rows, tmp_path) -> None:
     def drawn(count: int) -> list[str]:
         settings = [{"model": {f"a_setting_with_a_long_name_{i}": value for i in range(count)}} for value in range(2)]

@@ -147,6 +147,18 @@ def test_the_last_checkpoint_is_taken_where_a_worse_one_was_the_best(logdir, pla
         np.testing.assert_array_equal(value, last[name])
 
 
+def test_the_scores_of_the_mean_replace_the_figures_of_a_killed_process_after_the_last_checkpoint(tmp_path):
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log/stats.jsonl").write_text(
+        '{"validation_loss": 3.0, "global_step": 8}\n{"nll": 2.0, "global_step": 9}\n{"nll": 2.')
+    finished = object.__new__(averaged_end._FinishedRun)
+    finished._run = RunDirectory(tmp_path)
+    finished._add_to_statistics(8, {LOSS: 2.5})
+    run = read_run(tmp_path, "run")
+    assert (run.values(LOSS), run.values(f"averaged_{LOSS}"), run.last_step) == ([(8, 3.0)], [(8, 2.5)], 8)
+    assert run.notes == []
+
+
 @pytest.mark.parametrize(("asked", "there", "taken"), [(4, 5, 5), (4, 2000, 1000), (1500, 2000, 1500), (0, 2000, 2000)])
 def test_more_sentences_decide_at_the_end_than_in_between(place, asked, there, taken):
     sets = [SimpleNamespace(name="valid", first=lambda count: count or there)]

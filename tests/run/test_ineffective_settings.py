@@ -57,6 +57,12 @@ def assigned(**values: Any) -> Overrides:
     ({"validation.steps": "0", "train.stop_patience": "3"},
      "train.stop_patience=3 has no effect with validation.steps=0 and validation.minutes=0.0: set one of them above "
      "0, or leave it out."),
+    ({"train.stop_patience": "3"},
+     "train.stop_patience=3 has no effect without --valid-source: prepare the data with validation text, or leave it "
+     "out."),
+    ({"data.window": "1000"},
+     "data.window=1000 has no effect with data.subword_sampling=false and data.modifiers=[]: set one of them, or leave "
+     "it out."),
     ({"init.left_out": "/lhuc$"},
      "init.left_out=[/lhuc$] has no effect without init.checkpoint: pass --start, or set init.checkpoint, or leave "
      "it out.")])
@@ -70,6 +76,7 @@ def test_a_setting_of_the_command_line_without_effect_is_refused(data: PreparedD
 @pytest.mark.parametrize("specified", [
     {"data.general_share": "0"}, {"optimizer.muon_interval": "3", "optimizer.name": "muon"},
     {"schedule.decay_steps": "1000", "schedule.name": "cosine"}, {"validation.metric": "loss"},
+    {"data.window": "1000", "data.modifiers": "upper=0.1"}, {"data.modifier_languages": "tr-en"},
     {"validation.steps": "0", "train.stop_patience": "0", "checkpoint.keep_best": "2"}])
 def test_settings_with_an_effect_and_settings_that_turn_something_off_are_accepted(
         data: PreparedData, specified: dict[str, str]) -> None:

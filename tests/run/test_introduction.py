@@ -61,11 +61,20 @@ def test_a_run_begins_with_one_paragraph_and_ends_with_the_next_command(text, tr
 
 
 def test_what_has_no_validation_says_that_there_will_be_no_bleu_and_no_best_checkpoint(text, train):
-    lines = train(prepare(text), "train.steps=1", "train.epochs=3", "train.stop_patience=2",
-                  "data.batch_type=sentences")
+    lines = train(prepare(text), "train.steps=1", "train.epochs=3", "data.batch_type=sentences")
     assert "50 pairs, in batches of 100 sentences. " in lines[0]
     assert "Until update 1 or the end of epoch 3. " in lines[0]
     assert "The data have no validation text: the run has no BLEU and no best checkpoint." in lines[0]
+
+
+@pytest.mark.parametrize(("changed", "beginning"), [
+    ("validation.steps=0", "validation.steps=0: the run has no BLEU"), ("checkpoint.keep_best=0", " updates")])
+def test_a_run_that_no_longer_has_a_new_best_checkpoint_says_that_the_earlier_one_remains(
+        text, train, changed, beginning):
+    data = prepare(text, "--valid-source", str(text / "source"), "--valid-target", str(text / "target"))
+    train(data, "train.steps=1", "validation.sentences=3")
+    assert any(f"{beginning}, and the best checkpoint remains that of step 1; pass --checkpoint last to translate with "
+               "the last one." in line for line in train(data, "train.steps=2", changed))
 
 
 def test_a_run_whose_general_data_alone_have_validation_text_says_that_its_scores_choose_nothing(text, train, tmp_path):

@@ -1,4 +1,4 @@
-"""Runs that cannot be resumed: with other data than those of their training, and without any training."""
+"""Runs that cannot be resumed: with other data than those of their training, without any training, and finished."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
+from towernmt.callbacks.bleu_validator import BleuValidator
 from towernmt.checkpoint.checkpoint_files import state_text
 from towernmt.core.errors import SettingsError
+from towernmt.core.settings import apply_overrides
 from towernmt.dataflow.batches.mixed_data import GENERAL_PAIRS
+from towernmt.dataflow.text.validation_set import ValidationSet
+from towernmt.run.assemble import patience_scalar
 from towernmt.run.directory import RunDirectory
-from towernmt.run.resume import check_data, check_resumable
+from towernmt.run.resume import check_data, check_resumable, why_finished
 from towernmt.run.run_settings import default_settings
 
 ALONE, MIXED = {"number of sentence pairs": 30}, {"number of sentence pairs": 30, GENERAL_PAIRS: 50}
@@ -63,3 +67,21 @@ def test_an_imported_or_grown_model_is_trained_in_another_directory(
 
 def test_a_run_that_ended_before_its_first_update_is_resumed(tmp_path: Path) -> None:
     check_resumable(run_with_state(tmp_path, 0), default_settings())
+
+
+@pytest.mark.parametrize(("changed", "is_finished"), [
+    ({}, True), ({"validation.sentences": 3}, False), ({"validation.metric": "chrf"}, False),
+    ({"validation.metric_set": "talks"}, False), ({"train.stop_patience": 3}, False)])
+def test_a_run_that_patience_has_ended_resumes_if_its_validation_is_another_one(
+        changed: dict[str, Any], is_finished: bool, tmp_path: Path) -> None:
+    lines = [f"line {number}" for number in range(4)]
+    data: Any = SimpleNamespace(validation_sets=[ValidationSet(name, lines, [lines]) for name in ("news", "talks")])
+    first, second = (validation_set.first(2) for validation_set in data.validation_sets)
+    no_model: Any = None
+    validator = BleuValidator(no_model, first.source, first.references[0], no_model, no_model, more_sets=[second])
+    patience = {"best": 30.0, "best_step": 1, "failures": 2, "metric": "validation_bleu"}
+    run = run_with_state(tmp_path, 5, callbacks={
+        "bleu_validator": {**validator.state(), "last_step": 5}, "early_stopping": patience})
+    settings = apply_overrides(default_settings(), {"validation.sentences": 2, "train.stop_patience": 2, **changed})
+    reason = why_finished(run, settings.train, patience_scalar(settings, data, run))
+    assert ("train.stop_patience=2 validations without a better score" in reason) == is_finished == bool(reason)

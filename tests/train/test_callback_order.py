@@ -11,10 +11,11 @@ import pytest
 from tensorpack.callbacks import Callback
 
 from tests.train.plain_model import PlainModel, train_plainly
+from towernmt.callbacks.best_checkpoints import BestCheckpoints
 from towernmt.callbacks.saver import CheckpointSaver
 from towernmt.callbacks.stateful import ScoreWatcher
 from towernmt.callbacks.stopping import StopAtStep
-from towernmt.checkpoint.checkpoint_files import STATE, state_text
+from towernmt.checkpoint.checkpoint_files import STATE, checkpoint_steps, state_text
 from towernmt.core.errors import SettingsError
 from towernmt.run import assemble
 from towernmt.run.assemble import Components
@@ -64,6 +65,22 @@ def test_a_score_watcher_after_the_usual_ones_gets_each_score_at_once(
     assert after.scores == [[1, 1, 10.0], [2, 2, 20.0], [3, 3, 30.0]]
     saved = json.loads((tmp_path / "checkpoints" / "step-2" / "state.json").read_text())
     assert saved["callbacks"]["after"]["scores"] == after.scores[:2]       # it stands before the saver
+
+
+def test_the_best_checkpoints_are_those_of_the_run_although_a_custom_saver_acts_first(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assemble, "make_validator", lambda *_: Validator())
+    monkeypatch.setattr(assemble, "fingerprints", lambda _: {})
+    settings = default_settings("transformer")
+    settings.train.steps, settings.log.attention_pictures = 3, 0
+    data: Any = SimpleNamespace(validation_sets=[None])
+    callbacks = assemble.make_callbacks(
+        settings, data, RunDirectory(tmp_path), PlainModel(), None,  # type: ignore[arg-type]
+        Components(callbacks_after=lambda: [CheckpointSaver(tmp_path / "custom", every_steps=0)]))
+    kinds = (Validator, BestCheckpoints, CheckpointSaver, StopAtStep)
+    train_plainly(lambda: SyncMultiGPUTrainer(towers=1), [c for c in callbacks if isinstance(c, kinds)], PlainModel())
+    assert checkpoint_steps(tmp_path / "custom") == [0, 3]
+    assert checkpoint_steps(tmp_path / "checkpoints") == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("sentences", [200, 500])

@@ -129,6 +129,16 @@ def test_the_state_of_an_extra_callback_comes_back(tmp_path: Path) -> None:
     assert counter.count == 8
 
 
+@pytest.mark.parametrize("removed", ["step-4", "."])
+def test_a_run_with_several_savers_resumes_from_the_latest_checkpoint_of_all(tmp_path: Path, removed: str) -> None:
+    train(tmp_path / "last", 1, Counter(), CheckpointSaver(tmp_path / "first", every_steps=3))
+    shutil.rmtree(tmp_path / "first" / removed)
+    counter = Counter()
+    train(tmp_path / "last", 2, counter, CheckpointSaver(tmp_path / "first", every_steps=3))
+    assert counter.count == 8
+    assert checkpoint_steps(tmp_path / "last") == [0, 3, 4, 6, 8]
+
+
 class Printing(ScoreWatcher):
     """Prints each score, and has no state."""
 

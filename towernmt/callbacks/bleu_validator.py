@@ -169,8 +169,7 @@ class BleuValidator(StatefulCallback):
                                         batch_tokens, before_batch=self._check_signals)
         self.best_score: float | None = None
         self.best_step = 0
-        self._texts = {tag: validation_fingerprint([replace(validation, name="")])
-                       for tag, validation in zip(self._tags, self._sets, strict=True)}
+        self._texts = fingerprints_of_sets(self._sets, self._tags)
         self._last_step = _NEVER if at_start else 0
         self._seconds_before = 0.0      # of the interval in minutes, before a resume
 
@@ -198,10 +197,7 @@ class BleuValidator(StatefulCallback):
             state: an earlier state of this callback.
             scalar: name of the scalar; False for one that this callback does not record.
         """
-        texts, tag = state.get("texts", {}), scalar.partition("/")[2]
-        if self._with_mean and tag == MEAN_OF_SETS:
-            return bool(texts) and texts != self._texts
-        return scalar in self.scalars and tag in texts and texts[tag] != self._texts[tag]
+        return scalar in self.scalars and is_of_other_text(scalar, state, self._texts)
 
     def _setup_graph(self) -> None:
         self._towers.build(self.trainer, self._with_loss)
@@ -293,6 +289,26 @@ class BleuValidator(StatefulCallback):
     def _signalled(self) -> bool:
         """Return whether this process has received a signal to stop."""
         return any(signals.received is not None for signals in self._signals)
+
+
+def fingerprints_of_sets(sets: Sequence[ValidationSet], tags: Sequence[str]) -> dict[str, str]:
+    """Return the fingerprint of the text of each validation set, by the name of the set in scalars."""
+    return {tag: validation_fingerprint([replace(validation, name="")])
+            for tag, validation in zip(tags, sets, strict=True)}
+
+
+def is_of_other_text(scalar: str, state: Mapping[str, Any], fingerprints: Mapping[str, str]) -> bool:
+    """Return whether a scalar of a validation was computed on other sentences than those of the present sets.
+
+    Args:
+        scalar: name of the scalar.
+        state: an earlier state of `BleuValidator`.
+        fingerprints: result of `fingerprints_of_sets` for the present sets.
+    """
+    saved, tag = state.get("texts", {}), scalar.partition("/")[2]
+    if tag == MEAN_OF_SETS and tag not in fingerprints:
+        return bool(saved) and saved != fingerprints
+    return tag in saved and tag in fingerprints and saved[tag] != fingerprints[tag]
 
 
 def _scalar(metric: str, set_name: str, sets: Sequence[ValidationSet], loss: bool) -> str:

@@ -46,7 +46,8 @@ class StopAfterMinutes(StatefulCallback):
     """Ends training after a number of minutes, those before a resume included.
 
     The time includes validation and saving, and is checked after each step. The time of a killed run after its last
-    checkpoint does not count, because the resumed run repeats that work.
+    checkpoint does not count, because the resumed run repeats that work. With several processes, the clock of the chief
+    decides, because checkpoints contain its time: by another clock, a run would end before its limit is reached.
 
     Args:
         minutes: the limit in minutes.
@@ -89,7 +90,7 @@ class StopAfterMinutes(StatefulCallback):
         self._previous_seconds, self._start_time = self.elapsed_seconds, None
 
     def _stop_if_reached(self) -> None:
-        if self.elapsed_seconds >= 60 * self.minutes:
+        if current_world().is_chief and self.elapsed_seconds >= 60 * self.minutes:
             raise StopTraining(f"the limit of {self.minutes:g} minutes is reached")
 
     def state(self) -> dict[str, Any]:

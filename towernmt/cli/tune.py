@@ -51,6 +51,7 @@ def add_tune_arguments(parser: argparse.ArgumentParser) -> None:
 def run_tune(options: argparse.Namespace) -> int:
     """Search for settings, and return the exit status."""
     from towernmt.core.directories import DirectoryLock
+    from towernmt.dataflow.batches.training_data import open_training_data
     from towernmt.farm.ray_workers import ray_connection
     from towernmt.jobs.tune_search import check_tune, search
     from towernmt.jobs.tune_space import draw_points, read_space
@@ -67,6 +68,10 @@ def run_tune(options: argparse.Namespace) -> int:
         raise SettingsError(f"{output} contains a search: pass --resume to resume it, or another --output.")
     if not (output / "trials").exists():
         refuse_foreign_files(output)
+    data = open_training_data(options.data, options.vocabulary)
+    if not data.validation_sets:
+        raise SettingsError(f"{data.directory} has no validation text, by whose scores a search compares trials: "
+                            "prepare the data with --valid-source and --valid-target.")
     with DirectoryLock(output, "towernmt tune"):
         table, trials = _trials(options, sources, settings, points, output)
         if len(trials) < options.trials:

@@ -169,9 +169,12 @@ def draw_curves(runs: Sequence[RecordedRun], path: str | Path, settings: Picture
     settings = settings or PictureSettings()
     matplotlib = import_matplotlib()
     drawn_panels = panels(runs, settings.kinds)
+    paths = ", ".join(str(run.path) for run in runs)
     if not drawn_panels:
-        raise DataError(f"{', '.join(str(run.path) for run in runs)}: nothing is recorded that could be drawn. Wait "
-                        "until training logs its first figures.")
+        raise DataError(f"{paths}: nothing is recorded that could be drawn. Wait until training logs its first "
+                        "figures.")
+    if len(_runs_without(settings.axis, runs)) == sum(bool(run.rows) for run in runs):
+        raise DataError(f"{paths}: no {AXES[settings.axis][1]} are recorded: pass --x updates.")
     vector = Path(path).suffix.lower() == ".svg"
     style = dict(MATPLOTLIB_STYLE)
     if not vector:
@@ -183,6 +186,11 @@ def draw_curves(runs: Sequence[RecordedRun], path: str | Path, settings: Picture
                        metadata={"Date": None, "Creator": None} if vector else None)
     with output_file(path) as file:
         file.write(content.getvalue())
+
+
+def _runs_without(axis: str, runs: Sequence[RecordedRun]) -> list[str]:
+    """Return the names of the runs that have records, but none of them with a position on an axis."""
+    return [run.name for run in runs if run.rows and AXES[axis][0] not in run.scalars]
 
 
 def _foreign_text(runs: Sequence[RecordedRun], drawn_panels: Sequence[Panel]) -> str:
@@ -212,7 +220,7 @@ def _figure(runs: Sequence[RecordedRun], drawn_panels: Sequence[Panel], settings
     columns = 1 if len(drawn_panels) == 1 else 3 if len(drawn_panels) > 6 else 2
     rows = math.ceil(len(drawn_panels) / columns)
     window = odd_window(settings.window or usual_window(runs))
-    notes = [line for note in [*_on_lines(drawn_panels, window), *notes_on(runs)]
+    notes = [line for note in [*_on_lines(drawn_panels, window), *_on_axis(settings.axis, runs), *notes_on(runs)]
              for line in textwrap.wrap(note, _NOTE_CHARACTERS)]
     table = PictureTable(runs, WIDTH - 0.5) if settings.table else None
     below = (table.height if table else 0.0) + _LINE_HEIGHT * len(notes) + 0.25
@@ -244,6 +252,12 @@ def _on_lines(drawn_panels: Sequence[Panel], window: int) -> list[str]:
     if any(panel.mode for panel in drawn_panels):
         notes.append("A ring marks the best validation of a run by the score of its panel.")
     return [" ".join(text[0].upper() + text[1:] for text in notes)] if notes else []
+
+
+def _on_axis(axis: str, runs: Sequence[RecordedRun]) -> list[str]:
+    """Return a note on runs without a position on the axis."""
+    names = _runs_without(axis, runs)
+    return [f"{', '.join(names)}: no {AXES[axis][1]} are recorded, so curves are missing."] if names else []
 
 
 def _draw_panel(axes: Any, panel: Panel, runs: Sequence[RecordedRun], axis: str, window: int) -> None:

@@ -219,13 +219,14 @@ def _best_so_far(runs: Sequence[RecordedRun]) -> Iterator[_BestSoFar]:
 
     Runs without a validation are ignored; runs with different metrics cannot be compared.
     """
-    metrics = {run_outcome(run).metric for run in runs if run_outcome(run).best is not None}
-    if len(runs) < 2 or len(metrics) != 1:
+    validated = [run for run in runs if run_outcome(run).best is not None]
+    outcomes = [run_outcome(run) for run in validated]
+    if len(runs) < 2 or len({outcome.metric for outcome in outcomes}) != 1:
         return
-    metric, label = metrics.pop(), next(outcome.label for outcome in map(run_outcome, runs) if outcome.best is not None)
+    metric, label = outcomes[0].metric, outcomes[0].label
     for axis, unit in AXES.values():
-        ends = [row[axis] for run in runs for row in run.rows[-1:] if axis in row]
-        for share in _SHARES if len(ends) == len(runs) else ():
+        ends = [run.rows[-1][axis] for run in validated if axis in run.rows[-1]]
+        for share in _SHARES if len(ends) == len(validated) else ():
             until = share * min(ends)
             scores = [_best_until(run, metric, axis, until) for run in runs]
             if any(score is not None for score in scores):

@@ -17,7 +17,7 @@ from tensorpack.utils import logger
 
 from towernmt.callbacks.attention_pictures import AttentionPictures
 from towernmt.callbacks.best_checkpoints import BestCheckpoints
-from towernmt.callbacks.bleu_validator import BleuValidator
+from towernmt.callbacks.bleu_validator import BleuValidator, fingerprints_of_sets, is_of_other_text
 from towernmt.callbacks.learning_rate import make_schedule
 from towernmt.callbacks.nan_guard import NaNGuard
 from towernmt.callbacks.progress import Progress
@@ -104,10 +104,10 @@ def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, mo
                                    train.steps, limit, end_of_epochs))
     if metric and train.stop_patience:
         callbacks.append(EarlyStopping(metric, train.stop_patience, mode=mode_of(metric)))
-    if metric and checkpoint.keep_best:
-        callbacks.append(BestCheckpoints(run.best, checkpoint.keep_best, metric, mode_of(metric)))
     saver = CheckpointSaver(run.checkpoints, checkpoint.steps, checkpoint.minutes, checkpoint.keep, source,
                             fingerprints(data))
+    if metric and checkpoint.keep_best:
+        callbacks.append(BestCheckpoints(run.best, checkpoint.keep_best, metric, mode_of(metric), saver))
     if log.histograms:
         callbacks.append(Histograms(log.histograms))
     callbacks += [Introduction(settings, data, run, metric is not None), *components.callbacks_after(), saver,
@@ -187,6 +187,20 @@ def deciding_scalar(settings: Settings, data: TrainingData) -> str | None:
         return None
     validation = settings.validation
     return METRICS[validation.metric].scalar_of(validation.metric_set, data.validation_sets[0].name)
+
+
+def patience_scalar(settings: Settings, data: TrainingData, run: RunDirectory) -> str | None:
+    """Return the scalar whose patience may have ended a run; None if validation does not decide.
+
+    None, too, if the sentences of its set have changed since the last checkpoint: counting then starts again.
+    """
+    scalar, latest = deciding_scalar(settings, data), latest_checkpoint(run.checkpoints)
+    state = None if scalar is None or latest is None else read_state(latest).callbacks.get(BleuValidator.state_key)
+    if scalar is None or not isinstance(state, dict):
+        return scalar
+    sets = [validation_set.first(settings.validation.sentences) for validation_set in data.validation_sets]
+    fingerprints_now = fingerprints_of_sets(sets, ["", *(validation_set.name for validation_set in sets[1:])])
+    return None if is_of_other_text(scalar, state, fingerprints_now) else scalar
 
 
 def make_validator(settings: Settings, data: TrainingData, model: Any) -> BleuValidator:

@@ -36,11 +36,12 @@ from towernmt.predict.scorer import Scorer
 from towernmt.predict.search.search_settings import SearchSettings
 from towernmt.predict.search_towers import GraphSearch, build_graph_search
 from towernmt.predict.stream import translate_lines
-from towernmt.run.assemble import Components, deciding_scalar, validation_decides
+from towernmt.run.assemble import Components, patience_scalar, validation_decides
 from towernmt.run.directory import RunDirectory
 from towernmt.run.resume import why_finished
 from towernmt.run.run_log import begin_log
 from towernmt.run.run_settings import Settings
+from towernmt.train.monitors import drop_later_entries
 
 MIN_SENTENCES = 1000
 """Minimum number of sentences on which candidates are compared, if the validation set is large enough. A few hundred
@@ -96,7 +97,7 @@ def average_if_due(settings: Settings, data: TrainingData, run: RunDirectory, co
         CheckpointError: a checkpoint is damaged, or the average cannot be written.
     """
     count, last = settings.checkpoint.average, latest_checkpoint(run.checkpoints)
-    if not count or last is None or not why_finished(run, settings.train, deciding_scalar(settings, data)):
+    if not count or last is None or not why_finished(run, settings.train, patience_scalar(settings, data, run)):
         return
     record = read_average_record(run.averaged) or AverageRecord(0, 0)
     if (record.compared_step, record.compared_last) == (read_state(last).step, count):
@@ -205,10 +206,15 @@ class _FinishedRun:
         return scores_of_sets(outcomes, with_mean=self._tag not in self._sets)
 
     def _add_to_statistics(self, step: int, scores: dict[str, float]) -> None:
-        """Write the new scores to the statistics, under separate names because they are for more sentences."""
+        """Write the new scores to the statistics, under separate names because they are for more sentences.
+
+        The statistics of a killed process may have later steps, of which the run has no checkpoint.
+        """
         row = {**{f"averaged_{name}": score for name, score in scores.items()}, "global_step": step}
+        path = self._run.log / "stats.jsonl"
         try:
-            with (self._run.log / "stats.jsonl").open("a", encoding="utf-8") as file:
+            drop_later_entries(path, step)
+            with path.open("a", encoding="utf-8") as file:
                 file.write(f"{json.dumps(row)}\n")
         except OSError as error:
             logger.warning(f"{self._run.log}: the scores of the average are not recorded ({error.strerror}).")

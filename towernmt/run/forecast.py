@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from towernmt.checkpoint.checkpoint_files import check_position_settings, latest_checkpoint, read_state
 from towernmt.core.settings import check_ranges
 from towernmt.dataflow.batches.training_data import TrainingData, make_batches
-from towernmt.run.assemble import deciding_scalar, with_vocabulary_sizes
+from towernmt.run.assemble import patience_scalar, with_vocabulary_sizes
 from towernmt.run.averaged_end import check_average
 from towernmt.run.directory import RunDirectory
 from towernmt.run.initial_values import initial_values
@@ -99,7 +99,7 @@ def why_nothing_to_train(settings: Settings, data: TrainingData, run: RunDirecto
     check_run_vocabulary(run, data)
     check_data(run, data)
     check_average(settings, data)
-    if reason := why_finished(run, settings.train, deciding_scalar(settings, data)):
+    if reason := why_finished(run, settings.train, patience_scalar(settings, data, run)):
         return reason
     if wants_search(settings, run):
         check_memory_limit(run, settings)

@@ -70,10 +70,22 @@ def _is_mixed(values: Mapping[str, Any], data: TrainingData | None) -> bool:
     return isinstance(data, MixedData)
 
 
+def _has_validation_text(values: Mapping[str, Any], data: TrainingData | None) -> bool:
+    return data is None or bool(data.validation_sets)
+
+
+def _is_read_in_windows(values: Mapping[str, Any], data: TrainingData | None) -> bool:
+    from towernmt.dataflow.batches.training_data import StreamedCorpus
+
+    return data is None or isinstance(data, StreamedCorpus) or bool(
+        values["data.subword_sampling"] or values["data.modifiers"])
+
+
 NEEDS_GENERAL_DATA = Condition("data.general_share", _is_mixed, "--general", "pass --general with prepared data")
 CONDITIONS = (
     NEEDS_GENERAL_DATA,
     _needs_any("data.subword_alpha data.subword_nbest", "data.subword_sampling", "set data.subword_sampling=true"),
+    Condition("data.window", _is_read_in_windows, "data.subword_sampling data.modifiers", "set one of them"),
     _needs_any("init.new init.left_out", "init.checkpoint", "pass --start, or set init.checkpoint"),
     _needs_value("train.loss_scale", "train.precision", "float16"),
     Condition("optimizer.learning_rate", lambda values, data: values["schedule.name"] != piecewise.__name__,
@@ -92,6 +104,7 @@ CONDITIONS = (
     _needs_value("schedule.boundaries schedule.values", "schedule.name", "piecewise"),
     _needs_value("schedule.metric schedule.patience schedule.factor schedule.minimum", "schedule.name", "plateau"),
     _needs_any("train.stop_patience", "validation.steps validation.minutes", "set one of them above 0"),
+    Condition("train.stop_patience", _has_validation_text, "--valid-source", "prepare the data with validation text"),
     _needs_value("log.tracker_project", "log.tracker", "mlflow", "wandb", "trackio"),
     _needs_value("recovery.rollbacks recovery.rollback_rate", "recovery.on_divergence", "rollback"))
 """The conditions without which settings have no effect."""

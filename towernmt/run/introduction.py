@@ -12,6 +12,7 @@ import yaml
 from tensorpack.callbacks import Callback
 from tensorpack.utils import logger
 
+from towernmt.checkpoint.records import read_record
 from towernmt.core.files import write_text
 from towernmt.core.tf_compat import tf1
 from towernmt.core.world import current_world
@@ -69,14 +70,20 @@ class Introduction(Callback):
         intervals += [f"{validation.minutes:g} minutes"] if validation.minutes else []
         if not sets or not intervals:
             reason = "validation.steps=0" if sets else "The data have no validation text"
-            return f"{reason}: the run has no BLEU and no best checkpoint."
+            return f"{reason}: the run has no BLEU{self._remaining_best() or ' and no best checkpoint'}."
         count = sum(len(validation_set.first(validation.sentences).source) for validation_set in sets)
         text = f"Validation: {count:,} sentences every {' or '.join(intervals)}"
         if self._decides:
-            return f"{text}."
+            return f"{text}{'' if self._settings.checkpoint.keep_best else self._remaining_best()}."
         return (f"{text}, all of them of --general. Their scores neither choose the best checkpoint nor stop training, "
                 "because the unchanged model may have the best ones: prepare --data with --valid-source and "
                 f"--valid-target, or set validation.metric_set={sets[0].name}.")
+
+    def _remaining_best(self) -> str:
+        """Return a clause on the best checkpoint of earlier validations, which no later one replaces; "" without it."""
+        entries = read_record(self._run.best)
+        return "" if not entries else (f", and the best checkpoint remains that of step {entries[0].step}; pass "
+                                       "--checkpoint last to translate with the last one")
 
 
 def _towers(trainer: Any) -> str:

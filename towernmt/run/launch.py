@@ -24,7 +24,7 @@ from towernmt.dataflow.batches.training_data import TrainingData
 from towernmt.input_source import GeneralQueueInput
 from towernmt.models.kernels import is_slow_on_cpu
 from towernmt.optim.optimizer import TrainedVariables
-from towernmt.run.assemble import Components, check_tracker, deciding_scalar, make_config, with_vocabulary_sizes
+from towernmt.run.assemble import Components, check_tracker, make_config, patience_scalar, with_vocabulary_sizes
 from towernmt.run.averaged_end import average_if_due, check_average, set_later_average_aside
 from towernmt.run.directory import RunDirectory, model_from_settings, settings_as_made, why_model_not_found
 from towernmt.run.introduction import AutomaticSettingsRecord, SettingsRecord
@@ -78,13 +78,17 @@ def train(settings: Settings, data: TrainingData, logdir: str | Path, gpus: Sequ
     components = Components(model, trainer, source, callbacks_before, callbacks_after)
     world = joined_world(settings.train.worker_timeout, cpu_towers=(towers or 1) if gpus is None else 0)
     with one_training():
-        with world, run.writing("towernmt train"):
-            is_chief = current_world().is_chief
-            settings = with_vocabulary_sizes(settings, data)
-            status = _check_and_train(settings, data, run, gpus, towers, components)
-        if is_chief and status == 0:    # the other processes have ended
-            average_if_due(settings, data, run, components, gpus)
-        return status
+        try:
+            with world, run.writing("towernmt train"):
+                is_chief = current_world().is_chief
+                settings = with_vocabulary_sizes(settings, data)
+                status = _check_and_train(settings, data, run, gpus, towers, components)
+            if is_chief and status == 0:    # the other processes have ended
+                average_if_due(settings, data, run, components, gpus)
+            return status
+        finally:
+            if logger.LOG_DIR == str(run.log):
+                logger.LOG_DIR = None   # a later training by hand would replace the statistics of this run
 
 
 @hold_log()
@@ -140,7 +144,7 @@ def _check_and_train(settings: Settings, data: TrainingData, run: RunDirectory, 
     check_run_vocabulary(run, data)
     check_data(run, data)
     check_average(settings, data)
-    if reason := why_finished(run, settings.train, deciding_scalar(settings, data)):
+    if reason := why_finished(run, settings.train, patience_scalar(settings, data, run)):
         logger.info(reason)
         return 0
     if wants_search(settings, run):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from tensorpack.callbacks import MovingAverageSummary, RunUpdateOps, ScalarPrinter
@@ -32,7 +33,8 @@ class TrainConfig(TensorpackTrainConfig):
     """tensorpack's `TrainConfig`, for a run that resumes from its last checkpoint.
 
     If `callbacks` contain a `CheckpointSaver` whose directory has a checkpoint, the variables, the data position and
-    the state of the callbacks are restored from it, and `session_init`, which initialises a new run, has no effect.
+    the state of the callbacks are restored from it, and `session_init`, which initialises a new run, has no effect. If
+    there are several savers, the latest checkpoint of all counts.
 
     Args:
         model: a tower function, such as `Transformer(settings)`.
@@ -67,13 +69,9 @@ class TrainConfig(TensorpackTrainConfig):
         options.setdefault("extra_callbacks", [MovingAverageSummary(), summaries, RunUpdateOps()])
         options.setdefault("session_creator", SessionCreator())
         options.setdefault("monitors", _monitors(callbacks))
-        checkpoint = None
-        for saver in [c for c in callbacks if isinstance(c, CheckpointSaver)][:1]:
-            saver.data = saver.data or innermost(data)
-            checkpoint = saver.latest()
-            if checkpoint is not None:
-                saver.restore(checkpoint, [*callbacks, *(options["extra_callbacks"] or ())])
-        if checkpoint is not None:
+        saver, checkpoint = _latest_checkpoint([c for c in callbacks if isinstance(c, CheckpointSaver)], data)
+        if saver is not None and checkpoint is not None:
+            saver.restore(checkpoint, [*callbacks, *(options["extra_callbacks"] or ())])
             ignored = "" if options.get("session_init") is None else ", so session_init has no effect"
             logger.info(f"Resuming from {checkpoint}{ignored}.")
             options["session_init"] = RestoreCheckpoint(checkpoint / "model")
@@ -89,6 +87,15 @@ class MergedSummaries(MergeAllSummaries_RunWithOp):
         if self.local_step == self.trainer.steps_per_epoch - 1:
             return True
         return bool(self._period) and (self.trainer.loop.global_step + 1) % self._period == 0
+
+
+def _latest_checkpoint(savers: Sequence[CheckpointSaver], data: Any
+                       ) -> tuple[CheckpointSaver, Path] | tuple[None, None]:
+    """Return the checkpoint of the latest step among those of all savers, with its saver; set their data."""
+    for saver in savers:
+        saver.data = saver.data or innermost(data)
+    found = [(saver, checkpoint) for saver in savers if (checkpoint := saver.latest()) is not None]
+    return max(found, key=lambda pair: step_of(pair[1]), default=(None, None))
 
 
 def _monitors(callbacks: Sequence[Any]) -> list[Any]:

@@ -197,10 +197,7 @@ class StatsWriter(StepRecorder):
 
     def _drop_later(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        if self._path.exists():
-            lines = self._path.read_text(encoding="utf-8", errors="replace").splitlines()
-            earlier_lines = [line for line in lines if _step_of(line) <= self.global_step]
-            write_text(self._path, "".join(f"{line}\n" for line in earlier_lines))
+        drop_later_entries(self._path, self.global_step)
 
     def _record(self, scalars: dict[str, Any], step: int) -> None:
         finite = {name: value if math.isfinite(value) else None for name, value in scalars.items()}
@@ -208,6 +205,13 @@ class StatsWriter(StepRecorder):
         # A directory that was removed or renamed is not created again, because it may come back.
         with self._path.open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")
+
+
+def drop_later_entries(file: Path, step: int) -> None:
+    """Remove the entries of later steps than `step`, and incomplete lines, from a `stats.jsonl`, if it exists."""
+    if file.exists():
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+        write_text(file, "".join(f"{line}\n" for line in lines if _step_of(line) <= step))
 
 
 def _step_of(line: str) -> float:

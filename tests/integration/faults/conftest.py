@@ -22,9 +22,11 @@ from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabulary
 
 PAIRS = 300
 WORDS = [f"p{number}" for number in range(PAIRS)]
-SMALL = ["data.batch_tokens=40", "data.window=25", "data.queue_capacity=2", "checkpoint.steps=4",
-         "checkpoint.keep=2", "validation.steps=0", "log.steps=10"]
+SMALL = ["data.batch_tokens=40", "data.queue_capacity=2", "checkpoint.steps=4", "checkpoint.keep=2",
+         "validation.steps=0", "log.steps=10"]
 """About eight pairs a batch and 38 batches an epoch; the input is at most 70 pairs or so ahead of training."""
+SMALL_WINDOWS = "data.window=25"
+"""For text that is not prepared, which is read in windows."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +78,9 @@ def numbered(tmp_path_factory: pytest.TempPathFactory) -> NumberedCorpus:
 
 
 @pytest.fixture(scope="session")
-def small() -> list[str]:
-    """Return settings of small batches and windows, and frequent checkpoints."""
-    return SMALL
+def small() -> Callable[[bool], list[str]]:
+    """Return `small(prepared)`: settings of small batches and windows, and frequent checkpoints."""
+    return lambda prepared: SMALL if prepared else [*SMALL, SMALL_WINDOWS]
 
 
 @pytest.fixture(scope="session")
@@ -150,8 +152,8 @@ class Ended:
 
 
 @pytest.fixture
-def train(numbered: NumberedCorpus, counting: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-          ) -> Iterator[Callable[..., Ended]]:
+def train(numbered: NumberedCorpus, counting: ModuleType, small: Callable[[bool], list[str]], tmp_path: Path,
+          capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Ended]]:
     """Return `train(data, *settings, at={step: action})`: `towernmt train` of a counting tower in this process."""
     def run(data: object, *settings: str, at: Any = None, more_callbacks: Any = lambda source: [],
             towers: int = 1, prepared: bool = False, logdir: str = "run") -> Ended:
@@ -161,7 +163,7 @@ def train(numbered: NumberedCorpus, counting: ModuleType, tmp_path: Path, capfd:
         with pytest.MonkeyPatch.context() as change:
             counting.install(change.setattr, at or {}, more_callbacks)
             status = main(["train", "--defaults=fixed", "--data", str(data), *vocabulary, "--logdir", str(place),
-                           "--towers", str(towers), "--set", *SMALL, *settings])
+                           "--towers", str(towers), "--set", *small(prepared), *settings])
         steps = checkpoint_steps(place / "checkpoints")
         return Ended(status, capfd.readouterr().err, counting.counted(place) if steps else None, steps)
 

@@ -24,7 +24,7 @@ def test_after_kills_at_random_moments_the_parameters_were_trained_on_each_pair_
         start: Any, tmp_path: Path) -> None:
     report, logdir = tmp_path / "report", tmp_path / "run"
     command = ["train", "--defaults=fixed", "--data", request.getfixturevalue(kind), "--logdir", logdir, "--towers",
-               "2", "--set", *small, f"train.epochs={epochs}"]
+               "2", "--set", *small(kind == "shards"), f"train.epochs={epochs}"]
     process = start(str(kills), "7", report, "--", *command, program=[HERE / "killed_trainer.py"])
     process.take_minutes()
     result = process.wait()
