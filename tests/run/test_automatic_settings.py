@@ -342,6 +342,18 @@ def test_a_model_that_muon_trained_is_trained_further_by_muon(monkeypatch, tmp_p
     assert (found["optimizer.name"], found["optimizer.learning_rate"]) == expected
 
 
+@pytest.mark.parametrize(("preset", "given", "expected"), [
+    ("mini", {}, ("muon", 0.002)), ("student", {}, ("muon", 0.002)), ("base", {}, ("adam", 0.00014)),
+    ("mini", {"optimizer__name": "adam"}, ("adam", 0.0004)), ("mini", {"data__general_share": 0.75}, ("adam", 0.0004))])
+def test_a_small_model_that_adam_trained_learns_a_new_domain_with_muon_if_general_text_keeps_the_old_one(
+        any_initial_run, preset, given, expected):
+    mixed = dataclasses.replace(TATOEBA, is_mixed=True)
+    found = chosen(mixed, preset=preset, train__epochs=5, **given, **TRAINED)
+    assert (found["optimizer.name"], found["optimizer.learning_rate"]) == expected
+    alone = chosen(TATOEBA, preset=preset, train__epochs=5, **TRAINED)
+    assert alone["optimizer.name"] == "adam"
+
+
 def test_the_heads_that_have_learned_alignments_are_those_of_the_initial_run(monkeypatch, tmp_path):
     run = RunDirectory(tmp_path / "first")
     run.save_settings(apply_overrides(default_settings("transformer", "mini"), {

@@ -184,7 +184,7 @@ def test_the_settings_of_a_training_of_another_model_are_refused_with_the_remedy
 
 
 @pytest.mark.parametrize(("optimizer", "specified", "rate"), [
-    ("muon", {"model.hidden_size": 32}, 0.000333), ("adam", {}, 0.0002),
+    ("muon", {"model.hidden_size": 32}, 0.001), ("adam", {}, 0.0002),
     ("adam", {"optimizer.learning_rate": 0.5}, 0.5), ("adam", {"schedule.name": "piecewise",
                                                                "schedule.values": [0.1]}, None)])
 def test_several_workers_have_the_optimizer_and_the_rate_of_a_trained_model(
