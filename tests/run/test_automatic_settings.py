@@ -143,9 +143,10 @@ def test_adams_rate_is_lower_for_small_batches():
 
 
 @pytest.mark.parametrize(("model", "preset", "given", "name"), [
-    ("transformer", "mini", {}, "muon"), ("transformer", "student", {}, "adam"), ("rnnsearch", None, {}, "adam"),
+    ("transformer", "mini", {}, "muon"), ("transformer", "student", {}, "muon"), ("rnnsearch", None, {}, "adam"),
+    ("transformer", "base", {"model__postprocess": "drn"}, "adam"),
     ("transformer", "mini", {"optimizer__name": "adamw"}, "adamw")])
-def test_muon_trains_a_transformer_that_normalises_the_inputs_of_its_layers(model, preset, given, name):
+def test_muon_trains_a_transformer_unless_it_is_large_and_post_norm(model, preset, given, name):
     assert chosen(TATOEBA, model, preset, **given)["optimizer.name"] == name
 
 
@@ -266,9 +267,11 @@ def test_an_interval_in_updates_that_is_set_is_the_only_one(part):
     assert (found[f"{other}.steps"], found[f"{other}.minutes"]) == (0, 3)
 
 
-@pytest.mark.parametrize(("preset", "rate"), [("student", 0.001), ("tiny", 0.003), ("deep", 0.0007)])
-def test_what_normalizes_behind_its_layers_has_a_lower_rate(preset, rate):
-    assert chosen(TATOEBA, preset=preset)["optimizer.learning_rate"] == rate
+@pytest.mark.parametrize(("preset", "optimizer", "rate"), [
+    ("student", "adam", 0.001), ("tiny", "adam", 0.002), ("student", "muon", 0.003), ("tiny", "muon", 0.003),
+    ("deep", "adam", 0.0007)])
+def test_adam_trains_a_small_post_norm_model_at_a_lower_rate(preset, optimizer, rate):
+    assert chosen(TATOEBA, preset=preset, optimizer__name=optimizer)["optimizer.learning_rate"] == rate
 
 
 @pytest.mark.parametrize(("preset", "by_steps", "by_minutes"), [("student", 250, 1500), ("tiny", 50, 300)])

@@ -40,11 +40,12 @@ SMALL = 256
 
 
 def optimizer(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
-    """Use Muon for a Transformer that begins with random parameters and normalises the inputs of its sublayers.
+    """Use Muon for a Transformer that begins with random parameters; a large post-norm one keeps Adam.
 
     In the same minutes on one core, it reached twice the BLEU of Adam on Tatoeba (docs/notes/defaults.md, "Muon").
-    Other architectures and post-norm models were not measured, and keep Adam. The gain for each update does not depend
-    on the device: on an H100, Muon has 0.8 to 0.9 of the speed of Adam.
+    Small post-norm models also learn more with Muon (docs/notes/defaults.md, "Learning rate and norm"). Larger ones and
+    other architectures were not measured. The gain for each update does not depend on the device: on an H100, Muon has
+    0.8 to 0.9 of the speed of Adam.
 
     A model that is trained already keeps its Muon, see `initial_model` in `model_rules`. If Adam trained it, a small
     one gets Muon for a new domain with as much general text: in ten minutes, `mini` learned 6.1 BLEU points more of the
@@ -54,11 +55,11 @@ def optimizer(settings: Settings, conditions: TrainingConditions) -> Iterator[Au
     """
     if not is_transformer(settings):
         return
+    is_small = getattr(settings.model, "hidden_size", 512) <= SMALL
     if not settings.init.checkpoint:
-        if not is_post_norm(settings):
+        if not is_post_norm(settings) or is_small:
             yield AutomaticSetting("optimizer.name", "muon", "it learns more from each batch of a Transformer")
-    elif (conditions.has_general_data and settings.data.general_share == 0.5
-          and getattr(settings.model, "hidden_size", 512) <= SMALL):
+    elif is_small and conditions.has_general_data and settings.data.general_share == 0.5:
         yield AutomaticSetting("optimizer.name", "muon", "a small Transformer then learns more of the new text")
 
 
@@ -74,10 +75,10 @@ def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterato
     0.002, and other architectures use 0.001 with clipped gradients (docs/notes/measurements.md, "The four
     architectures"). With batches of 512 tokens, 0.0015 is better than 0.002 (docs/notes/performance.md, "Batches for a
     small corpus"). The values 0.0007 for 512 and 0.0005 for 1,024 units are those of Ott et al. 2018 ("Scaling neural
-    machine translation") for Adam; Muon's steps are as long as Adam's. A post-norm Transformer with 192 units reached
-    3.9 BLEU with 0.002 and 19.4 BLEU with 0.001 (docs/notes/defaults.md, "Learning rate and norm"). A run that starts
-    from the parameters of a model has a fifth of the rate, which is a guess, or with Muon a third. It has two thirds if
-    as many general pairs as new ones are mixed in, and if it does not see the new ones too often
+    machine translation") for Adam; Muon's steps are as long as Adam's. With Adam, a post-norm Transformer with 192
+    units reached 3.9 BLEU with 0.002 and 19.4 BLEU with 0.001 (docs/notes/defaults.md, "Learning rate and norm"). A run
+    that starts from the parameters of a model has a fifth of the rate, which is a guess, or with Muon a third. It has
+    two thirds if as many general pairs as new ones are mixed in, and if it does not see the new ones too often
     (docs/notes/measurements.md, "A trained model in another domain"); with Adam, this was measured only for a post-norm
     Transformer with at most 256 units. Translations of monolingual text are no general data. With the schedule noam,
     the setting is a factor, and gives the schedule the same peak at the end of its warm-up.
