@@ -204,12 +204,11 @@ def test_a_thread_that_has_ended_or_hangs_is_seen(engine, batcher, monkeypatch):
     submit(batcher, "a")
     assert engine.started.acquire(timeout=PATIENCE)
     assert batcher.health_problem(30) is None and "same sentences" in batcher.health_problem(-1)
-    engine.released.release()
 
     def fails():
         raise MemoryError
 
-    monkeypatch.setattr(batcher, "_wait_for_round", fails)
+    monkeypatch.setattr(batcher, "_wait_for_round", fails)      # while the thread waits for the engine
     waits = submit(batcher, "b")
     engine.released.release()
     batcher._thread.join(PATIENCE)

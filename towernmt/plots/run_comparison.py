@@ -221,7 +221,7 @@ def _best_so_far(runs: Sequence[RecordedRun]) -> Iterator[_BestSoFar]:
     """
     validated = [run for run in runs if run_outcome(run).best is not None]
     outcomes = [run_outcome(run) for run in validated]
-    if len(runs) < 2 or len({outcome.metric for outcome in outcomes}) != 1:
+    if len(validated) < 2 or len({outcome.metric for outcome in outcomes}) != 1:
         return
     metric, label = outcomes[0].metric, outcomes[0].label
     for axis, unit in AXES.values():
