@@ -76,12 +76,10 @@ def options_by_lines(prefixes: Iterable[str] | None, phrases: Iterable[str] | No
     Raises:
         DataError: the iterator raises it if one of two files has fewer lines.
     """
-    if prefixes is None and phrases is None:
-        return None
+    if prefixes is None:
+        return None if phrases is None else (LineOptions(constraints=_phrases(line)) for line in phrases)
     if phrases is None:
         return (LineOptions(prefix=prefix) for prefix in prefixes)
-    if prefixes is None:
-        return (LineOptions(constraints=_phrases(line)) for line in phrases)
     return map(_line_options, zip_longest(prefixes, phrases))
 
 
