@@ -55,7 +55,7 @@ def open_run(location: str | Path | SavedRun, trust_code: bool = False) -> Saved
     if isinstance(location, SavedRun):
         return location
     if Path(location).is_file() and (is_package(location) or run_around(Path(location)) is None):
-        if not has_package_manifest(Path(location)) and (advice := import_advice(Path(location))) is not None:
+        if (advice := import_advice(Path(location))) is not None and not has_package_manifest(Path(location)):
             raise SettingsError(f"{location} {advice}")
         return PackagedRun(location, trust_code)
     return SavedRun(location)

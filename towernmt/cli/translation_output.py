@@ -62,7 +62,7 @@ class AlignmentOutput:
     """
 
     def __init__(self, args: argparse.Namespace, files: Sequence[BinaryIO], pictures: Pictures | None) -> None:
-        """Read the options.
+        """Derive from the options what is written, and where.
 
         Args:
             args: parsed options.
@@ -153,7 +153,7 @@ def alignment_output(args: argparse.Namespace) -> Iterator[AlignmentOutput]:
 
 
 class LinesToTranslate(NamedTuple):
-    """Lines to translate.
+    """The lines of the input, and the options of each.
 
     Attributes:
         lines: lines of text or JSON.

@@ -111,7 +111,7 @@ class ExportedModel:
 
     @property
     def engine(self) -> Any:
-        """The `ctranslate2.Translator`.
+        """The `ctranslate2.Translator` that searches with the export.
 
         Raises:
             SettingsError: this process was forked from the one that loaded the model.

@@ -179,7 +179,7 @@ def _weighted_sum(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor
 
 
 class TrainedEnsemble:
-    """Trained models that translate together, each with the weights of its own checkpoint.
+    """Trained models that translate together, each with the weights of one checkpoint.
 
     Args:
         members: closed together with the ensemble, also if it cannot be created.

@@ -48,7 +48,7 @@ class TrainConfig(TensorpackTrainConfig):
         max_epoch: the number of epochs.
         summary_steps: interval in updates at which the model's summaries are recorded, in addition to the end of each
             epoch; 0: at the end of epochs only. They are computed within the train step, from its batch.
-        options: other arguments of tensorpack's `TrainConfig`. By default `monitors` are an `EventWriter` and a
+        options: other arguments of tensorpack's `TrainConfig`. The default of `monitors` is an `EventWriter` and a
             `StatsWriter` in the log directory.
 
     Raises:

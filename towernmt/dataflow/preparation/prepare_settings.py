@@ -177,7 +177,7 @@ class PrepareSettings:
         return [*training, *validation, *alignments, *self.source_factor_files]
 
     def check(self) -> None:
-        """Check all settings.
+        """Refuse missing and invalid settings.
 
         Raises:
             SettingsError: a setting is missing or invalid.

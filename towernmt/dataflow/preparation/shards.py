@@ -38,14 +38,14 @@ class PairBlock:
     """The pairs of one block (a prepared shard, or a window of a stream), without BOS or EOS.
 
     Attributes:
-        source_ids: int32 or a narrower unsigned type `[source tokens]`, all sentences one after the other.
+        source_ids: int32 or a narrower unsigned type `[source tokens]`, the concatenated sentences.
         source_offsets: int64 `[pairs + 1]`; sentence i is
             `source_ids[source_offsets[i]:source_offsets[i + 1]]`.
         target_ids: type of `source_ids`, `[target tokens]`.
         target_offsets: int64 `[pairs + 1]`.
         source_factors: type of `source_ids`, `[factors, source tokens]`, the factors of the word of each subword; None
             without factors. Each row is contiguous, as NumPy's `take` keeps it, unlike an index of the tokens.
-        links: uint16 `[2, links]`, the alignments of all pairs one after the other: index of the source subword and of
+        links: uint16 `[2, links]`, the concatenated alignments of all pairs: index of the source subword and of
             the target subword in its sentence; None without alignments.
         link_offsets: int64 `[pairs + 1]`; None without alignments.
     """

@@ -193,7 +193,7 @@ _CONTINUES = re.compile(r"[ \t]+[^\s#,}\]]")      # the rest of a URI after a sp
 def _quote_uris(text: str) -> str:
     """Put quotes around each plain `uri:`, since its braces and commas would have a meaning within YAML's `{...}`.
 
-    A URI with spaces stays as it is: only YAML itself knows where it ends.
+    A URI with spaces gets no quotes, because only YAML itself knows where it ends.
     """
 
     def quote(match: re.Match[str]) -> str:

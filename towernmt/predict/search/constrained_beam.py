@@ -119,7 +119,7 @@ def allocated(log_prob: Tensor, bank: Tensor, count: int) -> Tensor:
     Only candidates of the same bank compete by log-probability. The slots go in turn to the best candidate of each
     bank, the highest bank first, then to the second best of each, and so on. So the banks share the beam evenly, and
     the other banks get the slots that a bank cannot fill (dynamic beam allocation, Post & Vilar 2018; in turn as in Hu
-    et al. 2019). Of candidates with equal log-probability, the first one wins.
+    et al. 2019). If candidates have equal log-probability, the first one wins.
 
     Args:
         log_prob: float32 `[batch, m]`; candidates with `NEG_INF` are last.
@@ -219,7 +219,7 @@ class ConstrainedBeamSearch(Strategy):
         progress = progress.selected(index)
         is_eos = tf.equal(token, EOS)
 
-        # As in plain beam search, only the first `beam` candidates can finish, with EOS or at the length limit.
+        # Only the first `beam` candidates can finish, by EOS or the length limit. Plain beam search does the same.
         at_limit = context.step + 1 >= context.limit                            # [batch]
         final = tf.logical_or(is_eos[:, :beam], at_limit[:, None]) & ~state.done[:, None]
         extended = context.extend(parent[:, :beam], token[:, :beam])

@@ -86,9 +86,9 @@ def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterato
     size, small_batches = getattr(settings.model, "hidden_size", 256), _has_small_batches(settings)
     rate, reason = settings.optimizer.learning_rate, "the model is new"
     if is_transformer(settings):
-        rate = (0.0015 if small_batches else 0.002) if size <= 256 else 0.0007 if size <= 512 else 0.0005
+        rate = (0.0015 if small_batches else 0.002) if size <= SMALL else 0.0007 if size <= 512 else 0.0005
         reason = f"the Transformer has {size} hidden units{', and batches are small' if small_batches else ''}"
-        if settings.optimizer.name == "muon" and size <= 256:
+        if settings.optimizer.name == "muon" and size <= SMALL:
             rate, reason = 0.003, f"Muon trains a Transformer of {size} hidden units"
         if rate > 0.001 and is_post_norm(settings) and settings.optimizer.name != "muon":
             rate, reason = 0.001, "the Transformer is post-norm"
@@ -111,7 +111,7 @@ def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterato
 
 def learns_faster_from_mixture(settings: Settings) -> bool:
     """Return whether a trained model has a higher rate with as many general pairs as new ones, and few passes."""
-    is_measured_with_adam = (is_transformer(settings) and getattr(settings.model, "hidden_size", 256) <= 256
+    is_measured_with_adam = (is_transformer(settings) and getattr(settings.model, "hidden_size", SMALL) <= SMALL
                              and is_post_norm(settings))
     return settings.optimizer.name == "muon" or is_measured_with_adam
 
